@@ -34,3 +34,14 @@ def output_mode_of(value: object, *, name: str) -> OutputMode:
     except ValueError:
         modes = ", ".join(OutputMode)
         raise TaskRefused(f"{name} is {value!r}; there are {modes}.") from None
+
+
+def setting_text(value: object, *, name: str) -> str:
+    """A setting's value as the queue writes it. Raises TypeError, since it stands in the DAG's file."""
+    match value:
+        case bool():
+            return str(int(value))
+        case str() | int() | float():
+            return str(value)
+        case _:
+            raise TypeError(f"{name} is {value!r}; a setting is text, a number, True or False.")

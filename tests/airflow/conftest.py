@@ -9,7 +9,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +161,10 @@ class Hosts:
     def queries(self) -> list[str]:
         """The statements in the queue, oldest first, without the token."""
         return [self._entry(name).query.partition("*/ ")[2] for name in self.entries()]
+
+    def settings(self) -> list[Mapping[str, str]]:
+        """What travels with the statements in the queue, oldest first."""
+        return [self._entry(name).setting_values for name in self.entries()]
 
     def listed(self, name: str) -> list[str]:
         """The hosts of an entry."""

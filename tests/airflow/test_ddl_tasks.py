@@ -146,6 +146,20 @@ def test_a_password_in_a_statement_is_neither_logged_nor_left_in_xcom(
     assert "hunter2" not in str(raised.value)
 
 
+def test_settings_may_be_numbers_and_words_and_nothing_else(hosts: Any) -> None:
+    from oncluster_airflow.operators import SubmitStatementOperator
+
+    given: dict[str, Any] = {"max_threads": 2, "mutations_sync": "1", "log_queries": True, "max_ratio": 0.5}
+    task = SubmitStatementOperator(task_id="submit", sql=SQL, statement_settings=given)
+    task.execute(context(TaskInstance()))
+    (settings,) = hosts.settings()
+    sent = {"max_threads": "2", "mutations_sync": "1", "log_queries": "1", "max_ratio": "0.5"}
+    assert {name: settings.get(name) for name in sent} == sent
+    given["max_threads"] = None
+    with pytest.raises(TypeError, match="statement_settings: max_threads is None"):
+        SubmitStatementOperator(task_id="other", sql=SQL, statement_settings=given)
+
+
 def test_an_unknown_cluster_is_refused_at_once_and_names_those_there_are(hosts: Any) -> None:
     from oncluster_airflow.errors import TaskRefused
 

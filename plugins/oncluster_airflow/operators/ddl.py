@@ -26,6 +26,7 @@ from engine.ddl.initiator import PreparedStatement, check_token, prepare
 from engine.env import SystemEnv
 from engine.errors import OnclusterError, Refused
 from engine.sql import expand_macros, parse_statement, redact
+from oncluster_airflow.asked import setting_text
 from oncluster_airflow.errors import TaskRefused, as_airflow_error
 from oncluster_airflow.hooks.keeper import KeeperHook
 from oncluster_airflow.settings import KEEPER_CONN_ID, Settings
@@ -40,7 +41,8 @@ class SubmitStatementOperator(BaseOperator):
     """Submits `sql` and returns the submission, for DDLFinishedSensor.
 
     `sql` is taken literally, `{{` and all; `cluster` adds `ON CLUSTER` where the statement has none.
-    Clusters and queues are those of the configuration file (ONCLUSTER_CONFIG), or of `config_file`. Not
+    `statement_settings` travel with the statement; numbers and true or false are written as ClickHouse reads
+    them. Clusters and queues are those of the configuration file (ONCLUSTER_CONFIG), or of `config_file`. Not
     retried for what ClickHouse would refuse, such as an unknown cluster; retried when Keeper is out of
     reach.
     """
@@ -56,7 +58,7 @@ class SubmitStatementOperator(BaseOperator):
         sql: str,
         cluster: str | None = None,
         database: str = "default",
-        statement_settings: Mapping[str, str] | None = None,
+        statement_settings: Mapping[str, str | int | float] | None = None,
         keeper_conn_id: str = KEEPER_CONN_ID,
         config_file: str | None = None,
         **kwargs: Any,
@@ -65,7 +67,10 @@ class SubmitStatementOperator(BaseOperator):
         self.sql = sql
         self.cluster = cluster
         self.database = database
-        self.statement_settings = dict(statement_settings or {})
+        self.statement_settings = {
+            name: setting_text(value, name=f"statement_settings: {name}")
+            for name, value in (statement_settings or {}).items()
+        }
         self.keeper_conn_id = keeper_conn_id
         self.config_file = config_file
 
