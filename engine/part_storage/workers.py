@@ -58,6 +58,10 @@ CHECKS = (
 """What chDB refuses in a definition unless a setting allows it. Who may is asked when an ALTER is planned; a
 replica that applies it, or makes a table like its own, has no choice."""
 
+LIKE_ONE_THAT_IS_THERE = {**dict.fromkeys(CHECKS, "1"), "flatten_nested": "0"}
+"""For CREATE of a table with the columns of another: whoever made that one was asked, and chDB's text of it
+has a Nested that is not flattened as such."""
+
 _SETTINGS = {
     **dict.fromkeys(CHECKS, "1"),
     "implicit_select": "0",

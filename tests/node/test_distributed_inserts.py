@@ -71,6 +71,38 @@ def test_values_of_materialized_columns_arrive_where_an_insert_may_give_them(clu
     assert cluster.rows(name, "groupArray(m)", of="k, m") == [[52, 54, 7, 58], [51, 53, 6, 57]]
 
 
+def test_columns_that_a_setting_allowed_once_are_written_read_and_altered_without_it(
+    cluster: Cluster,
+) -> None:
+    """And a Nested that was made as one column stays one."""
+    n1 = cluster.n1
+    columns = (
+        "k UInt64, low LowCardinality(UInt8), fixed FixedString(300), other Variant(UInt32, Int64), "
+        "packed UInt64 CODEC(DoubleDelta, Gorilla, NONE), nested Nested(a UInt8, b String)"
+    )
+    kinds = ("low_cardinality_types", "fixed_string_types", "variant_types", "codecs")
+    allowed = {f"allow_suspicious_{kind}": "1" for kind in kinds}
+    for name, engine in (
+        ("allowed", "MergeTree ORDER BY k"),
+        ("allowed_d", "Distributed(w, default, allowed, k)"),
+    ):
+        create = f"CREATE TABLE {name} ON CLUSTER w ({columns}) ENGINE = {engine}"
+        n1.query(create, flatten_nested="0", **allowed)
+    rows = (
+        "SELECT number, number, toString(number), toUInt32(number), number, [(number, 'x')] FROM numbers(4)"
+    )
+    n1.query(f"INSERT INTO allowed_d {rows}")
+    n1.query(f"INSERT INTO allowed_d {rows}", max_insert_block_size="1000", **FOREGROUND)
+    n1.query("SYSTEM FLUSH DISTRIBUTED allowed_d")
+    expected = "".join(f"{k}\t{k}\t{k}\t{k}\t{k}\t[({k},'x')]\n" for k in (0, 0, 1, 1, 2, 2, 3, 3))
+    read = "SELECT k, low, toStringCutToZero(fixed), other, packed, nested FROM allowed_d ORDER BY k"
+    assert [n1.query(read), n1.query(read)] == [expected, expected]
+    assert n1.query("SELECT count(), max(low), uniq(fixed) FROM allowed_d") == "8\t3\t4\n"
+    for alter in ("ADD COLUMN z UInt8", "RENAME COLUMN z TO y", "DROP COLUMN y"):
+        n1.query(f"ALTER TABLE allowed_d {alter}")
+    assert [n1.query(read), n1.query(read)] == [expected, expected]
+
+
 def test_an_insert_repeated_with_its_token_writes_nothing_twice(cluster: Cluster) -> None:
     name = cluster.tables()
     for _ in range(2):

@@ -51,6 +51,19 @@ def test_a_plain_tables_views_write_into_a_replicated_one_through_keeper(pair: P
         eventually(partial(node.query, "SELECT arraySort(groupArray(a)) FROM d.sink"), "[1,2,103]\n")
 
 
+def test_views_over_columns_that_a_setting_allowed_once_see_rows_without_it(pair: Pair) -> None:
+    n1 = pair.n1
+    n1.query(
+        "CREATE TABLE d.wide (f FixedString(300), n Nested(a UInt8, b String)) ENGINE = MergeTree ORDER BY f",
+        allow_suspicious_fixed_string_types="1",
+        flatten_nested="0",
+    )
+    n1.query("CREATE TABLE d.wide_to (a UInt8) ENGINE = ReplicatedMergeTree('/wide', 'r') ORDER BY a")
+    n1.query("CREATE MATERIALIZED VIEW d.wide_v TO d.wide_to AS SELECT n[1].1 AS a FROM d.wide")
+    n1.query("INSERT INTO d.wide VALUES ('x', [(7, 'y')])")
+    assert n1.query("SELECT a FROM d.wide_to") == "7\n"
+
+
 def test_with_in_front_of_an_insert_takes_no_way_past_keeper(pair: Pair) -> None:
     table = pair.table()
     pair.n1.query(f"WITH 42 AS a INSERT INTO {table} SELECT a, 'x'")

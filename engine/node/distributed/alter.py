@@ -27,7 +27,7 @@ from engine.node.distributed.tables import DistributedTable, DistributedTables
 from engine.node.replicated.name_locks import NameLocks
 from engine.node.replicated.taking_place import Taking
 from engine.node.statement import Asked
-from engine.part_storage import SCRATCH_DATABASE
+from engine.part_storage import LIKE_ONE_THAT_IS_THERE, SCRATCH_DATABASE
 from engine.sql import AlterCommand, Statement
 from engine.sql.edit import Edit, apply_edits
 from engine.sql.parse import draft_of
@@ -90,7 +90,7 @@ class AlterDistributed:
         scratch = TableName(SCRATCH_DATABASE, f"alter_{self._env.new_uuid().hex}")
         local = self._tables.local
         await local.run(f"CREATE DATABASE IF NOT EXISTS {SCRATCH_DATABASE} ENGINE = Memory")
-        await local.run(on_scratch(table.create_query, scratch))
+        await local.run(on_scratch(table.create_query, scratch), settings=LIKE_ONE_THAT_IS_THERE)
         try:
             await asked.session.query(
                 _about(asked.sql, scratch),
@@ -119,7 +119,8 @@ class AlterDistributed:
         async def make(temporary: TableName) -> None:
             self._tables.catalog.put(DistributedRecord(uuid, temporary, table.definition))
             try:
-                await self._tables.local.run(CreateText(altered).for_chdb(uuid, temporary))
+                create = CreateText(altered).for_chdb(uuid, temporary)
+                await self._tables.local.run(create, settings=LIKE_ONE_THAT_IS_THERE)
             except SqlError:
                 self._tables.catalog.remove(uuid)
                 raise

@@ -34,6 +34,7 @@ from engine.node.distributed.chdb_request import (
     with_sorted_sides,
     with_text,
     with_threads,
+    with_types,
 )
 from engine.node.distributed.constant_arguments import with_constants
 from engine.node.distributed.describe import with_description
@@ -214,6 +215,7 @@ class DistributedSelects:
             check_merge(sql, await self._tables.names(), asked.current_database)
             return None
         refs, names = found
+        asked = with_types(asked, [column.type for ref in refs for column in ref.table.columns])
         whole = settings_of_statement(asked, sql)
         spread = self._spread(whole, sql, refs)
         readers = readers_of(refs)
@@ -267,6 +269,7 @@ class DistributedSelects:
         reader = self._references.reader(
             asked, before.table, before.settings, before.depth, before.known, failover
         )
+        asked = with_types(asked, [column.type for column in before.table.columns])
         peers = reader.known_choice()
         if peers is not None and peers in before.texts:
             text = before.texts[peers]

@@ -26,8 +26,9 @@ from engine.errors import Code, SqlError
 from engine.names import TableName, quote_identifier, quote_string
 from engine.node.distributed.create_sql import with_column
 from engine.node.distributed.tables import DistributedTable
-from engine.part_storage import HIDDEN_SETTINGS, SCRATCH_DATABASE
+from engine.part_storage import HIDDEN_SETTINGS, LIKE_ONE_THAT_IS_THERE, SCRATCH_DATABASE
 from engine.storage import ChdbPool, ChdbSession
+from engine.storage.scope import Scope
 
 log = logging.getLogger(__name__)
 
@@ -195,15 +196,16 @@ class Stages:
 
 
 async def create_in_scratch(session: ChdbSession, create: str) -> None:
-    """CREATE TABLE in the scratch database, which is made if need be."""
+    """CREATE TABLE, of the columns of another, in the scratch database, which is made if need be."""
+    scope = Scope(settings=LIKE_ONE_THAT_IS_THERE)
     try:
-        await session.query(create, format="Null")
+        await session.query(create, format="Null", scope=scope)
     except SqlError as error:
         if error.code != Code.UNKNOWN_DATABASE:
             raise
         scratch = quote_identifier(SCRATCH_DATABASE)
         await session.query(f"CREATE DATABASE IF NOT EXISTS {scratch} ENGINE = Memory", format="Null")
-        await session.query(create, format="Null")
+        await session.query(create, format="Null", scope=scope)
 
 
 async def drop_table(session: ChdbSession, name: TableName) -> None:

@@ -14,6 +14,7 @@ from engine.part_storage.part_files import remove_tree
 from engine.part_storage.table_state import staged_root
 from engine.storage import ChdbPool, ChdbSession
 from engine.storage.metadata_files import uuids_on_disk
+from engine.storage.scope import Scope
 
 _MERGE_TREES = (
     "MergeTree",
@@ -55,9 +56,9 @@ class LocalTables:
     def _session(self) -> ChdbSession:
         return ChdbSession(self._threads, one_shot=True)
 
-    async def run(self, sql: str) -> None:
+    async def run(self, sql: str, *, settings: Mapping[str, str] | None = None) -> None:
         """Run a statement of the node's own. Raises SqlError."""
-        await self._session().query(sql, format="Null")
+        await self._session().query(sql, format="Null", scope=Scope(settings=settings or {}))
 
     async def named(self, name: TableName) -> LocalTable | None:
         found = await self._look(

@@ -17,7 +17,7 @@ from engine.errors import Code, SqlError
 from engine.names import TableName, quote_identifier
 from engine.node.statement import Asked
 from engine.part_storage.insert_stage import stored_columns_query
-from engine.part_storage.workers import SCRATCH_DATABASE
+from engine.part_storage.workers import LIKE_ONE_THAT_IS_THERE, SCRATCH_DATABASE
 from engine.replication.table_metadata import TableMetadata
 from engine.storage import ChdbPool
 from engine.storage.scope import Scope
@@ -43,12 +43,12 @@ async def unmerged_rows(
         f"PARTITION BY tuple({partition_by}) ORDER BY tuple() SETTINGS allow_nullable_key = 1"
     )
     try:
-        await pool.query(create)
+        await pool.query(create, settings=LIKE_ONE_THAT_IS_THERE)
     except SqlError as error:
         if error.code != Code.UNKNOWN_DATABASE:
             raise
         await pool.query(f"CREATE DATABASE IF NOT EXISTS {SCRATCH_DATABASE} ENGINE = Memory")
-        await pool.query(create)
+        await pool.query(create, settings=LIKE_ONE_THAT_IS_THERE)
     try:
         yield rows
     finally:

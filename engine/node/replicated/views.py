@@ -41,7 +41,7 @@ from engine.node.replicated.view_sql import reading_from
 from engine.node.replicated.waiting import flag
 from engine.node.staged_insert import Write
 from engine.node.statement import Asked
-from engine.part_storage.workers import SCRATCH_DATABASE
+from engine.part_storage.workers import LIKE_ONE_THAT_IS_THERE, SCRATCH_DATABASE
 from engine.replication.columns import DefaultKind
 from engine.replication.commands.insert import Inserted, InsertOptions
 from engine.storage import ChdbPool, QueryResult
@@ -285,7 +285,9 @@ class ViewPush:
     async def _attach(self, asked: Asked, rows: TableName, name: TableName, text: InsertSql) -> None:
         """By way of a table of the same engine, whose partitions go over as they are: no view runs then."""
         stage = TableName(SCRATCH_DATABASE, f"views_{self._env.new_uuid().hex}")
-        await self._pool.query(f"CREATE TABLE {stage.quoted} AS {name.quoted}")
+        await self._pool.query(
+            f"CREATE TABLE {stage.quoted} AS {name.quoted}", settings=LIKE_ONE_THAT_IS_THERE
+        )
         try:
             columns = await stored_columns(self._pool, rows)
             await copy_rows(asked, rows, stage, {**asked.settings, **text.settings}, columns)
