@@ -154,7 +154,7 @@ def _one_of(kind: type[_Choice], values: Mapping[str, str], name: str, default: 
 
 def _number(values: Mapping[str, str], name: str, default: int, *, least: int = 1) -> int:
     text = values.get(name, str(default))
-    if not text.isdigit() or int(text) < least:
+    if not text.isdecimal() or int(text) < least:
         raise ConfigError(f"{name} is a whole number from {least}, not {text!r}.")
     return int(text)
 
@@ -173,10 +173,14 @@ def _partitions(text: str) -> tuple[str, ...]:
 
 def _server(text: str, *, user: str, password: str) -> Server:
     url = urllib.parse.urlsplit(text.strip() if "//" in text else f"http://{text.strip()}")
+    try:
+        port = url.port
+    except ValueError as error:
+        raise ConfigError(f"{text!r} is no address of a server: {error}.") from None
     if url.scheme not in ("http", "https") or not url.hostname:
         raise ConfigError(f"{text!r} is no address of a server.", hint="For example http://node01:8123.")
     return Server(
-        url.hostname, url.port or (8443 if url.scheme == "https" else 8123), url.scheme,
+        url.hostname, port or (8443 if url.scheme == "https" else 8123), url.scheme,
         urllib.parse.unquote(url.username or "") or user,
         urllib.parse.unquote(url.password or "") or password,
     )  # fmt: skip
@@ -185,7 +189,7 @@ def _server(text: str, *, user: str, password: str) -> Server:
 def _shard(text: str, server: Callable[[str], Server]) -> tuple[int, tuple[Server, ...]]:
     """`host:port,host:port*2`: the replicas of a shard and, after a star, its weight."""
     replicas, _, weight = text.partition("*")
-    if weight and not weight.strip().isdigit():
+    if weight and not weight.strip().isdecimal():
         raise ConfigError(f"The weight of a shard is a whole number, not {weight!r}.")
     servers = tuple(server(one) for one in replicas.split(",") if one.strip())
     return int(weight or 1), servers

@@ -103,8 +103,8 @@ class Splitter:
     def split(self, rows: pa.Table) -> Iterator[Piece]:
         """One piece for each shard that gets any of `rows`.
 
-        Raises SqlError: 349, 691 and 321 as `require_values`, 53 for a key that is no integer, others where a
-        value does not fit.
+        Raises SqlError: 349, 691 and 321 as `require_values`, 53 for a key that is no integer, 36 for one
+        that gives more or less than one for each row, others where a value does not fit.
         """
         require_values(rows, self._columns, self._target.table)
         if self._target.placement is Placement.EVERY_SHARD:
@@ -135,6 +135,12 @@ class Splitter:
         slot = slot_expression(key, self._key_type(key, inner, rows), len(slots))
         answer = self._query(f"SELECT {slot} AS slot FROM {inner} {self._settings}", "ArrowStream", rows)
         found = pa.ipc.open_stream(pa.py_buffer(answer)).read_all()["slot"].to_numpy()
+        if len(found) != rows.num_rows:
+            raise SqlError(
+                Code.BAD_ARGUMENTS,
+                f"The sharding key {key} gives {len(found)} numbers for {rows.num_rows} rows.",
+                hint="Write an expression that gives one integer for each row, such as cityHash64(column).",
+            )
         return np.array(slots)[found]
 
     def _key_type(self, key: str, inner: str, rows: pa.Table) -> str:

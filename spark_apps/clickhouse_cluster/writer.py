@@ -30,6 +30,7 @@ from spark_apps.clickhouse_cluster.outcome import earlier
 from spark_apps.clickhouse_cluster.partition_ids import require_partition_ids
 from spark_apps.clickhouse_cluster.proof import RowsTooMany
 from spark_apps.clickhouse_cluster.records import Mode, Plan, Progress, ShardPlan, Staged
+from spark_apps.clickhouse_cluster.shards_apart import require_shards_apart
 from spark_apps.clickhouse_cluster.split import Piece, Splitter
 from spark_apps.clickhouse_cluster.target import Target, column_list
 from spark_apps.clickhouse_cluster.types import check_schema
@@ -75,6 +76,7 @@ class Job:
         target = Target.find(options, beside=records.prepare)
         target.require_replication()
         target.require_parts()
+        require_shards_apart(target)
         epoch = staging.new_epoch()
         name = options.job_id or epoch
         key = staging.job_key(name, target)

@@ -74,6 +74,30 @@ def test_a_key_that_is_no_integer_ends_the_attempt_and_nothing_is_written(server
     assert (sum(servers.counts(table)), servers.staging()) == (0, [])
 
 
+@pytest.mark.parametrize("key", ["sum(a)", "arrayJoin([a, a + 1])"])
+def test_a_key_that_gives_fewer_or_more_numbers_than_rows_loses_and_doubles_none(
+    nodes: Servers, key: str
+) -> None:
+    table = make_table(nodes)
+    job = begin(nodes, table, sharding_key=key)
+    with pytest.raises(SqlError, match=r"gives \d+ numbers for \d+ rows") as refused:
+        attempt(job, task=0, number=1)
+    assert refused.value.code == Code.BAD_ARGUMENTS
+    give_up(job)
+    assert (sum(nodes.counts(table)), nodes.staging()) == (0, [])
+
+
+@pytest.mark.parametrize("mode", [Mode.APPEND, Mode.OVERWRITE_PARTITIONS])
+def test_replicas_of_one_table_that_are_listed_as_shards_are_refused(nodes: Servers, mode: Mode) -> None:
+    """To replace a partition on one of them would remove what was written by way of the other."""
+    table = make_table(nodes)
+    [[n1, n2], _] = nodes.shards
+    with pytest.raises(ConfigError, match=rf"one table {table}: their replicas have one path in Keeper"):
+        begin(replace(nodes, shards=[[n1], [n2]]), table, mode=mode)
+    with pytest.raises(ConfigError, match=f"both have {n1}"):
+        begin(replace(nodes, shards=[[n1], [n1]]), table, mode=mode)
+
+
 def test_a_key_over_another_type_than_the_local_tables_is_refused_as_its_hash_is_another_one(
     nodes: Servers, local: LocalCluster
 ) -> None:
