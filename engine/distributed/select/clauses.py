@@ -14,6 +14,7 @@ _ENDS = names(
 )
 
 
+_WITHOUT_KEYS = names("TOTALS ROLLUP CUBE")
 _OPERATORS = names("UNION EXCEPT INTERSECT")
 _BEHIND_OPERATOR = names("ALL DISTINCT SELECT WITH FROM")
 
@@ -75,14 +76,15 @@ def ends_with_spaces(text: str, count: int) -> bool:
 
 
 def clauses_behind(cursor: Cursor, at: int) -> list[Clause]:
-    """The clauses of the query whose FROM holds token `at`, which is inside `null(…)`'s brackets."""
+    """The clauses of the query whose FROM holds token `at`, which is inside `null(…)`'s brackets. WITH TOTALS
+    and its like are one where there is no GROUP BY, else a part of that."""
     words = cursor.words
     cursor.at = at + 2  # behind the string and the bracket
     found: list[Clause] = []
     keyword, begin = "", cursor.at
     while cursor.at < len(words) and words[cursor.at] not in (")", ";"):
         word = words[cursor.at]
-        if word in _ENDS and not (keyword == word == "LIMIT" and begin == cursor.at):
+        if _begins_clause(cursor, keyword) and not (keyword == word == "LIMIT" and begin == cursor.at):
             found.append(Clause(keyword, begin, cursor.at))
             keyword, begin = word, cursor.at + 1
             if word in ("GROUP", "ORDER"):
@@ -92,6 +94,13 @@ def clauses_behind(cursor: Cursor, at: int) -> list[Clause]:
             cursor.at += 1
     found.append(Clause(keyword, begin, cursor.at))
     return found[1:]
+
+
+def _begins_clause(cursor: Cursor, before: str) -> bool:
+    """Whether a clause begins at the cursor, behind one of keyword `before`."""
+    if cursor.word == "WITH" and before in ("", "WHERE", "PREWHERE"):
+        return cursor.words[cursor.at + 1] in _WITHOUT_KEYS
+    return cursor.word in _ENDS
 
 
 def text_of(cursor: Cursor, begin: int, end: int) -> str:

@@ -27,12 +27,11 @@ from engine.distributed.select.model import (
 )
 from engine.distributed.select.query_tree import Node, QueryTree
 from engine.distributed.select.template import Template, place_text
-from engine.distributed.select.two_phase import Describe, calls_of, keys_of
+from engine.distributed.select.two_phase import HAS_TOTALS, Describe, calls_of, keys_of
 from engine.errors import Code, SqlError
 from engine.names import quote_identifier
 from engine.sql.cursor import Cursor
 
-_HAS_TOTALS = "is_group_by_with_totals: 1"
 _ENDS = frozenset({"UNION", "EXCEPT", "INTERSECT", "SETTINGS", "FORMAT", ";"})
 _BEHIND_GROUPS = frozenset(
     {"HAVING", "WINDOW", "QUALIFY", "ORDER", "LIMIT", "OFFSET", "FETCH", "INTERPOLATE"}
@@ -202,7 +201,7 @@ class _Cut:
     async def _whole(self, describe: Describe) -> tuple[str, RemoteSelect]:
         """Every shard answers the query."""
         query = self._query()
-        if _HAS_TOTALS in query.rest:
+        if HAS_TOTALS in query.rest:
             raise _refused("WITH TOTALS, which would be the totals of one shard")
         text = self._text(self.block.begin, self.block.end)
         columns = await self._described(text, describe)
@@ -210,7 +209,7 @@ class _Cut:
 
     async def _groups(self, query: Node, describe: Describe) -> tuple[str, RemoteSelect]:
         """Every shard answers up to HAVING."""
-        if _HAS_TOTALS in query.rest or query.fact("group_by_type"):
+        if HAS_TOTALS in query.rest or query.fact("group_by_type"):
             raise _refused("WITH TOTALS, ROLLUP, CUBE or GROUPING SETS, which are made of merged groups")
         names = _aggregates(query)
         windows = {n.fact("function_name") for n in query.walk() if n.fact("function_type") == "window"}

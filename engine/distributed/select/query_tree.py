@@ -2,7 +2,9 @@
 
 The dump is a tree by indentation: a node is `KIND id: n, key: value, …`, what is in capitals without an id is
 a section (PROJECTION, WHERE, ARGUMENTS, …). Strings are escaped by ClickHouse, so a node is one line. Below
-the tree, after the last empty line, stands the query again as resolved text.
+the tree, after the last empty line, stands the query again as resolved text. ClickHouse writes a column
+`limit` in it as `__table1.limit`, and an alias as `AS limit`; here every such name is quoted, so that who
+looks for clauses meets keywords only.
 """
 
 from __future__ import annotations
@@ -11,7 +13,14 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from engine.names import quote_identifier
+from engine.sql.cursor import Cursor
+from engine.sql.edit import Edit, apply_edits
+from engine.sql.tokens import TokenKind
+
 _NODE = re.compile(r"([A-Z_ ]+?) id: (\d+)(?:, (.*))?\Z", re.DOTALL)
+_TABLE = re.compile(r"__table\d+")
+"""What the analysis calls the tables themselves."""
 _FACT = re.compile(r"(?:^|, )([a-z_]+): ")
 
 
@@ -76,4 +85,14 @@ def parse_query_tree(dump: str) -> QueryTree | None:
             node.parent = stack[-1][1]
             node.parent.children.append(node)
         stack.append((indent, node))
-    return QueryTree(root, text.strip()) if root is not None and blank else None
+    return QueryTree(root, _with_quoted_names(text.strip())) if root is not None and blank else None
+
+
+def _with_quoted_names(text: str) -> str:
+    cursor = Cursor(text)
+    edits = [
+        Edit(token.start, token.end, quote_identifier(token.text))
+        for before, token in zip(cursor.words, cursor.tokens[1:], strict=False)
+        if before in (".", "AS") and token.kind is TokenKind.WORD and not _TABLE.fullmatch(token.text)
+    ]
+    return apply_edits(text, edits)

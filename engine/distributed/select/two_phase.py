@@ -60,6 +60,9 @@ _NOT_HERE = names(
 _SUSPICIOUS = re.compile(r"\bLowCardinality\((?!(?:Nullable\()?(?:Fixed)?String\b)")
 """A type that an expression may have, and that no column may be declared with."""
 
+HAS_TOTALS = "is_group_by_with_totals: 1"
+_OWN_NAME = re.compile(r"__[ga]\d")
+"""What the columns of keys and states are called, unless the query uses such names itself."""
 PLACE = "\x01phase\x01"
 
 Describe = Callable[[str], Awaitable[list[tuple[str, str]]]]
@@ -106,7 +109,7 @@ async def two_phases(
 class _Pieces:
     """A query of the right shape, taken apart. `names` are its aggregate functions, `calls` where it calls
     them; `source` is FROM with the table, `where` the text behind WHERE and `conditions` its parts joined by
-    AND; `upper` is what stands behind the keys."""
+    AND; `upper` is what stands behind the keys. `has_totals`: WITH TOTALS makes a second row."""
 
     alias: str
     names: set[str]
@@ -119,11 +122,12 @@ class _Pieces:
     keys: list[str]
     behind_keys: str
     upper: str
+    has_totals: bool
 
 
 def _take_apart(tree: QueryTree) -> _Pieces | None:
     nodes = pushing.nodes_of(tree, 0)
-    if len(nodes) != 1 or not _has_the_shape(tree.root, nodes[0]):
+    if len(nodes) != 1 or not _has_the_shape(tree.root, nodes[0]) or _OWN_NAME.search(tree.text):
         return None
     names = _aggregates(tree.root)
     if names is None:
@@ -162,6 +166,7 @@ def _take_apart(tree: QueryTree) -> _Pieces | None:
         keys=keys,
         behind_keys=behind_keys,
         upper=upper,
+        has_totals=HAS_TOTALS in tree.root.rest,
     )
 
 
@@ -204,7 +209,9 @@ async def _remote(pieces: _Pieces, making: _Making, slot: Slot, describe: Descri
     types = dict(await describe(f"SELECT {listed} {pieces.source} AS {pieces.alias}{tail}"))
     if any(_SUSPICIOUS.search(type_) for type_ in types.values()):
         return None
-    has_one_row = not pieces.is_grouped and all(name.removesuffix("If") in _BOUNDED for name in pieces.names)
+    has_one_row = not (pieces.is_grouped or pieces.has_totals) and all(
+        name.removesuffix("If") in _BOUNDED for name in pieces.names
+    )
     return RemoteSelect(
         tuple(
             (pushing.remote_text(text, pieces.alias, slot.columns), SourceColumn(name, types[name]))

@@ -40,3 +40,8 @@ SELECT max(_database), any(_table), count() FROM people WHERE id > 3
 SELECT city AS a, (name, city) AS b, count() AS c FROM events GROUP BY city, b WITH ROLLUP ORDER BY ALL
 SELECT city, note, sum(id) AS s FROM events GROUP BY city, note, city WITH CUBE ORDER BY ALL
 SELECT city, count() AS c FROM events GROUP BY city, city WITH ROLLUP WITH TOTALS ORDER BY ALL
+SELECT count(), max(price) FROM events WITH TOTALS
+SELECT count(), max(id) FROM events WHERE id > 1000 WITH TOTALS
+SELECT uniq(city) AS u FROM events WHERE id > 10 AND city != 'Rome' WITH TOTALS HAVING u > 1000
+SELECT sum(id) FROM events WHERE city = 'Rome' WITH ROLLUP
+SELECT count() FROM events WHERE id > 1000 WITH CUBE HAVING count() = 0

@@ -1,0 +1,21 @@
+SELECT `limit`, count() FROM k WHERE `limit` > 1 AND `order` < 50 GROUP BY `limit` ORDER BY `limit` LIMIT 2
+SELECT `order`, `from`, `where` FROM k WHERE `where` = 'w1' AND `from` != '2' ORDER BY `order` LIMIT 4
+SELECT k.order, k.limit, k.from FROM k WHERE k.where = 'w1' AND k.limit > 2 ORDER BY k.order LIMIT 4
+SELECT k.limit, sum(k.order) FROM k GROUP BY k.limit HAVING sum(k.with) > 2 ORDER BY k.limit
+SELECT `with`, count() FROM k WHERE `with` = 1 GROUP BY `with` WITH TOTALS
+SELECT `union`, max(`order`) AS `order` FROM k GROUP BY `union` ORDER BY `union`
+SELECT `limit` % 2 AS `group`, count() AS `from` FROM k GROUP BY `group` ORDER BY `group`
+SELECT count() FROM k WHERE `and` AND NOT `limit` AND `and` > 0
+SELECT max(`and`) AND min(`order`) = 0 AS `and` FROM k
+SELECT final, date FROM k WHERE date = '2024-01-03' ORDER BY k.order DESC LIMIT 2
+SELECT s.`final` FROM k AS s ORDER BY s.`order` LIMIT 2
+SELECT DISTINCT `limit` AS `from`, `with` AS `limit` FROM k ORDER BY ALL LIMIT 4
+SELECT `limit` FROM k ORDER BY `order` LIMIT 2 BY `limit`
+SELECT `order` FROM k ORDER BY `limit` DESC, `order` LIMIT 2, 3
+SELECT `select`.`order` FROM k AS `select` ORDER BY 1 LIMIT 1
+SELECT a.order, b.limit FROM k AS a JOIN k AS b ON a.order = b.order + 1 WHERE a.limit = 1 AND b.from = '0' ORDER BY 1
+SELECT `dot.ted`, `q``t`, `a b` FROM k WHERE `dot.ted` > 1 AND `q``t` < 4 ORDER BY `order` LIMIT 3
+SELECT `dot.ted` AS `x.y`, count() AS `a ``b` FROM k GROUP BY `x.y` ORDER BY `x.y`
+SELECT `__g0`, count(), sum(`__a0`) FROM k GROUP BY `__g0` ORDER BY ALL
+SELECT 1 AS `__a0`, count() AS `__g0` FROM k
+SELECT `__table1`, max(`order`) AS `__table2` FROM k GROUP BY `__table1` ORDER BY ALL
