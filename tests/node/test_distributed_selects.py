@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -63,6 +64,8 @@ SELECT * FROM (SELECT count() FROM events_d WHERE note IN (NULL, '1') SETTINGS t
 SELECT count(), max(id) FROM view(SELECT * FROM events_d WHERE id < 10)
 SELECT _partition_id, count(), min(_row_exists) FROM events_d WHERE _part != '' GROUP BY 1
 SELECT count() FROM events_d AS a LEFT JOIN events_d AS b ON a.id = b.id + 1 PREWHERE b.note IS NOT NULL
+SELECT count(), sum(price) FROM events_d WITH TOTALS
+SELECT count() FROM events_d WHERE id > 9000 WITH TOTALS HAVING count() > 1
 """
 
 
@@ -71,6 +74,27 @@ SELECT count() FROM events_d AS a LEFT JOIN events_d AS b ON a.id = b.id + 1 PRE
 def test_every_node_answers_as_one_table_does(cluster: Cluster, sql: str, host: str) -> None:
     expected = cluster.n1.query(sql.replace("events_d", "one"))
     assert cluster.nodes[host].query(sql) == expected
+
+
+def test_rows_before_a_limit_and_before_groups_are_those_of_all_shards(cluster: Cluster) -> None:
+    for sql, setting, count in (
+        ("SELECT id FROM events_d WHERE id >= 100 ORDER BY id LIMIT 3", "exact_rows_before_limit", 1900),
+        ("SELECT city, count() FROM events_d GROUP BY city", "rows_before_aggregation", 2000),
+    ):
+        text = cluster.n1.query(sql, default_format="JSONCompact", **{setting: "1"})
+        answer = json.loads(text)
+        assert count in (answer.get("rows_before_limit_at_least"), answer.get("rows_before_aggregation")), (
+            text
+        )
+
+
+def test_a_select_that_asks_for_the_query_cache_is_answered_from_the_shards(cluster: Cluster) -> None:
+    name = cluster.tables()
+    sql = f"SELECT count() FROM {name}_d WHERE k >= 0"
+    for rows in (4, 8, 12):
+        cluster.n1.query(f"INSERT INTO {name}_d SELECT {rows} + number, 'x' FROM numbers(4)", **FOREGROUND)
+        for text, settings in ((sql, {"use_query_cache": "1"}), (f"{sql} SETTINGS use_query_cache = 1", {})):
+            assert cluster.n1.query(text, **settings) == f"{rows}\n"
 
 
 def test_the_shard_of_a_row_is_a_column(cluster: Cluster) -> None:

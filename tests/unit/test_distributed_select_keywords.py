@@ -43,7 +43,7 @@ def keywords(bench: Bench) -> Iterator[Bench]:
     bench.tables["k"] = KEYWORDS
     columns = ", ".join(f"`{name.replace('`', '``')}` {type_}" for name, type_ in KEYWORDS.items())
     for database in ("one", "s1", "s2", "s3"):
-        bench.ask(f"CREATE TABLE k ({columns}) ENGINE = MergeTree ORDER BY `order`", database)
+        bench.ask(f"CREATE TABLE k ({columns}) ENGINE = ReplacingMergeTree ORDER BY `order`", database)
     bench.ask(f"INSERT INTO k SELECT {VALUES} FROM numbers(100)")
     for n in range(1, SHARDS + 1):
         bench.ask(f"INSERT INTO s{n}.k SELECT * FROM one.k WHERE `order` % {SHARDS} = {n - 1}")

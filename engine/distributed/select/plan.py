@@ -82,8 +82,10 @@ async def analyse_select(
     allows_two_phases: bool = True,
     spread: Spread = USUAL,
     null_for_empty: bool = False,
+    limits_rows: bool = True,
 ) -> Analysis:
-    """Raises SqlError as `describe` does, and 48 for what `spread` cannot be done with."""
+    """`limits_rows` is that of `pushing.read_of`. Raises SqlError as `describe` does, and 48 for what
+    `spread` cannot be done with."""
     begin = select_begins(template.text)
     columns = tuple(slot.columns for slot in template.slots)
     tree = await _analysed(template, begin, analyse)
@@ -98,7 +100,8 @@ async def analyse_select(
     if allows_two_phases and len(template.slots) == 1:
         phases = await _in_two_phases(template, begin, tree, describe, null_for_empty=null_for_empty)
     choices = tuple(
-        (pushing.read_of(tree, slot, number), plain[number]) for number, slot in enumerate(template.slots)
+        (pushing.read_of(tree, slot, number, limits_rows=limits_rows), plain[number])
+        for number, slot in enumerate(template.slots)
     )
     repeatable = is_repeatable(template.text, tree, places=len(template.slots))
     takes_settings = phases is not None and not begin and not _rest(template.text).strip()

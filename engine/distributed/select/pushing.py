@@ -99,8 +99,9 @@ def plain_read(slot: Slot, columns: tuple[SourceColumn, ...]) -> RemoteSelect:
     )
 
 
-def read_of(tree: QueryTree, slot: Slot, number: int) -> RemoteSelect:
-    """The most that a shard can do for this slot."""
+def read_of(tree: QueryTree, slot: Slot, number: int, *, limits_rows: bool = True) -> RemoteSelect:
+    """The most that a shard can do for this slot. Without `limits_rows` it sends also rows behind a LIMIT, so
+    that they can be counted."""
     nodes = nodes_of(tree, number)
     if not nodes or not all(map(is_resolved, nodes)):
         return plain_read(slot, slot.columns)
@@ -123,7 +124,7 @@ def read_of(tree: QueryTree, slot: Slot, number: int) -> RemoteSelect:
     if are_all and found.is_alone and _is_plain(found.query):
         if found.query.fact("is_distinct") == "1":
             is_distinct = bool(columns)
-        else:
+        elif limits_rows:
             tail += _limit(cursor, parts, found, alias, slot)
     return RemoteSelect(
         _expressions(alias, columns),

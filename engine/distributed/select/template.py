@@ -169,7 +169,7 @@ def make_template(
 ) -> Template:
     """`databases` says which whole name the reference that starts at an offset means. Without `asks_servers`
     functions of `server_functions` are this server's."""
-    cursor = Cursor(sql)
+    cursor = _cursor(sql)
     tokens, words = cursor.tokens, cursor.words
     by_start = {token.start: at for at, token in enumerate(tokens)}
     mentioned = {literal_value(token) for token in tokens if token.is_name}
@@ -229,6 +229,17 @@ def make_template(
     edits += database_edits(cursor, databases.values(), {(e.start, e.end) for e in edits})
     edits += asterisk_edits(cursor, hidden)
     return Template(with_moved(apply_edits(sql, edits)), tuple(slots), bool(calls))
+
+
+def _cursor(sql: str) -> Cursor:
+    """What stands behind a dot is a name there, such as in `t.limit`, and no keyword."""
+    cursor = Cursor(sql)
+    before = ["", *cursor.words]
+    cursor.words = [
+        "" if last == "." and token.is_name else word
+        for last, token, word in zip(before, cursor.tokens, cursor.words, strict=False)
+    ]
+    return cursor
 
 
 def _server_calls(cursor: Cursor, by_start: Mapping[int, int], refs: Sequence[Reference]) -> Iterator[Call]:

@@ -20,6 +20,15 @@ _MAY_BE_REFUSED = re.compile(
     r"FixedString\(\d{3,}\)|Variant\(|LowCardinality\((?!(?:Nullable\()?(?:String\)|FixedString\())"
 )
 _DROPS_SORTING = "query_plan_remove_redundant_sorting"
+_ALSO = {
+    "use_query_cache": ("query_cache_nondeterministic_function_handling", "ignore"),
+    "exact_rows_before_limit": ("optimize_read_in_order", "0"),
+}
+"""Settings that need another one beside them, unless the user says something of that.
+
+To the query cache `url()` may answer differently every time, so it would refuse the statement (704): it is
+run, and not kept. Rows that are read in the order of ORDER BY beside those of `url()` would not be counted.
+"""
 
 
 def with_types(asked: Asked, types: Iterable[str]) -> Asked:
@@ -32,7 +41,7 @@ def with_types(asked: Asked, types: Iterable[str]) -> Asked:
 
 def with_text(asked: Asked, sql: str, analysis: Analysis, *, takes_settings: bool) -> Asked:
     """The request with the text that chDB gets."""
-    asked = replace(asked, sql=sql)
+    asked = replace(_with_settings_beside(_with_sorted_sides(asked)), sql=sql)
     is_small = analysis.has_one_row and "OUTFILE" not in sql.upper()
     return with_one_row(asked, takes_settings=takes_settings) if is_small else asked
 
@@ -48,13 +57,25 @@ def with_one_row(asked: Asked, *, takes_settings: bool) -> Asked:
     )
 
 
-def with_sorted_sides(asked: Asked) -> Asked:
+def _with_sorted_sides(asked: Asked) -> Asked:
     """PASTE JOIN goes by the order of rows, and chDB drops the ORDER BY of its sides where one behind it or
     an aggregation makes it seem needless. One table may have that order by itself, shards have not."""
     told = (*asked.session.settings, *asked.settings)
     if not _PASTE_JOIN.search(asked.sql) or asked.session.is_readonly or _DROPS_SORTING in told:
         return asked
     return replace(asked, settings={**asked.settings, _DROPS_SORTING: "0"})
+
+
+def _with_settings_beside(asked: Asked) -> Asked:
+    told = {**asked.session.settings, **asked.settings}
+    more = {
+        name: value
+        for setting, (name, value) in _ALSO.items()
+        if (setting in told or setting in asked.sql) and name not in told and name not in asked.sql
+    }
+    if not more or asked.session.is_readonly:
+        return asked
+    return replace(asked, settings={**asked.settings, **more})
 
 
 def with_threads(asked: Asked, reads: int, *, usual: int) -> Asked:

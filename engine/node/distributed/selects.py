@@ -31,7 +31,6 @@ from engine.node.distributed.analyst import Analyst, scope_of
 from engine.node.distributed.chdb_request import (
     ONE_ROW,
     with_one_row,
-    with_sorted_sides,
     with_text,
     with_threads,
     with_types,
@@ -69,8 +68,13 @@ _READING = frozenset(
 _EXPLAIN_AST = re.compile(r"\s*EXPLAIN\s+AST\b", re.IGNORECASE)
 _MOST_MOVES = 5
 """So often a statement begins anew because names have changed their meaning."""
-_ONE_PHASE = ("empty_result_for_aggregation_by_empty_set", "enable_named_columns_in_function_tuple")
-"""Of no rows no shard may make one; and tuples have the names of what the second phase would read."""
+_ONE_PHASE = (
+    "empty_result_for_aggregation_by_empty_set",
+    "enable_named_columns_in_function_tuple",
+    "rows_before_aggregation",
+)
+"""Of no rows no shard may make one; tuples have the names of what the second phase would read; and all rows
+are counted here."""
 
 
 class DistributedSelects:
@@ -238,7 +242,6 @@ class DistributedSelects:
         finally:
             for reader in readers:
                 await reader.close()
-        asked = with_sorted_sides(asked)
         return with_text(asked, sql, analysis, takes_settings=plan.takes_settings), refs, analysis
 
     async def _analysed(
@@ -251,6 +254,7 @@ class DistributedSelects:
             allows_two_phases=not any(flag(settings, name, False) for name in _ONE_PHASE),
             spread=spread,
             null_for_empty=flag(settings, "aggregate_functions_null_for_empty", False),
+            limits_rows=not flag(settings, "exact_rows_before_limit", False),
         )
 
     async def _described(self, asked: Asked, failover: Failover) -> Asked:

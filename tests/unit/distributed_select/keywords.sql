@@ -19,3 +19,5 @@ SELECT `dot.ted` AS `x.y`, count() AS `a ``b` FROM k GROUP BY `x.y` ORDER BY `x.
 SELECT `__g0`, count(), sum(`__a0`) FROM k GROUP BY `__g0` ORDER BY ALL
 SELECT 1 AS `__a0`, count() AS `__g0` FROM k
 SELECT `__table1`, max(`order`) AS `__table2` FROM k GROUP BY `__table1` ORDER BY ALL
+SELECT k.limit, k.with FROM k PREWHERE k.limit = 1 AND k.where != 'w0' WHERE k.with = 2 ORDER BY k.order LIMIT 3
+SELECT k.final FROM k FINAL WHERE k.final > 1 ORDER BY k.order LIMIT 3
