@@ -70,6 +70,8 @@ _BEFORE_WITH = frozenset(
 )
 _MAX_DEPTH = 1000
 """ClickHouse's max_parser_depth: it refuses what is nested deeper, so nobody needs its tables."""
+_BEFORE_COLUMN = frozenset({"SELECT", "DISTINCT", "BY", "AS", ",", "(", "."})
+"""Behind these AS is a name itself."""
 _NO_TABLE_BEHIND_IN = frozenset({"PARTITION", "NULL", "TRUE", "FALSE", "SELECT", "CAST", "INTERVAL"})
 
 
@@ -111,8 +113,8 @@ class _Walk:
                 self.levels.pop()
             return at + 1
         if level.place is _From.EXPECTS_TABLE and self._is_name(at):
-            return self._table(at, level)
-        if not word or (at > self.begin and self.words[at - 1] == "."):
+            return at + 1 if self._is_late_from(at) else self._table(at, level)
+        if not word or (at > self.begin and self.words[at - 1] == ".") or self._is_alias(at, level):
             return at + 1
         if word == "," and level.place in (_From.BEHIND_TABLE, _From.IN_EXPRESSION):
             level.place = _From.EXPECTS_TABLE
@@ -121,7 +123,7 @@ class _Walk:
         elif word == "WITH":
             self._with(at, level)
         elif word == "FROM":
-            if level.is_select or at == self.begin or self.words[at - 1] == "(":
+            if level.is_select or at == self.begin or self.words[at - 1] == "(" or self._begins_select(at):
                 is_comparison = self.words[at - 1] == "DISTINCT" and self.words[at - 2] in ("IS", "NOT")
                 if not is_comparison:
                     level.is_select = True
@@ -149,9 +151,23 @@ class _Walk:
                 inner.place = _From.EXPECTS_TABLE
         self.levels.append(inner)
 
+    def _begins_select(self, at: int) -> bool:
+        """The FROM of CREATE … AS FROM t SELECT …, or of INSERT INTO t FROM s SELECT …"""
+        is_of_insert = self.words[0] == "INSERT" and self.words[at + 1 : at + 2] != ["INFILE"]
+        return len(self.levels) == 1 and (is_of_insert or self.words[at - 1] == "AS")
+
+    def _is_late_from(self, at: int) -> bool:
+        """The word before it, such as FROM or JOIN, was the name of a column."""
+        return self.words[at] == "FROM" and (self.words[at + 1 : at + 2] == ["("] or self._is_name(at + 1))
+
+    def _is_alias(self, at: int, level: _Level) -> bool:
+        """A keyword behind AS names something, such as in `SELECT 1 AS in`."""
+        words = self.words
+        is_behind_as = level.is_select and at > self.begin + 1 and words[at - 1] == "AS"
+        return is_behind_as and self._is_name(at) and words[at - 2] not in _BEFORE_COLUMN
+
     def _is_name(self, at: int) -> bool:
-        token = self.tokens[at]
-        return token.is_name
+        return at < len(self.tokens) and self.tokens[at].is_name
 
     def _table(self, at: int, level: _Level) -> int:
         """A name where a table is expected: a table, or a function if a bracket follows."""

@@ -212,6 +212,8 @@ def select_begins(sql: str) -> int:
     while cursor.at < len(cursor.words):
         if cursor.word in ("SELECT", "WITH") or (is_explain and cursor.word == "("):
             return cursor.token.start
+        if cursor.word == "FROM" and not cursor.looking_at("FROM", "INFILE"):
+            return cursor.token.start
         if (
             cursor.word == "("
             and (cursor.words[cursor.at + 1 : cursor.at + 2] in (["SELECT"], ["WITH"]))

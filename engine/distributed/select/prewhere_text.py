@@ -84,7 +84,8 @@ def find_prewheres(cursor: Cursor, tables: Sequence[Candidate]) -> list[Prewhere
     """Those about one of `tables`."""
     found = []
     for at, word in enumerate(cursor.words):
-        if word != "PREWHERE":
+        is_name = cursor.words[at - 1] == "AS" or cursor.words[at + 1 : at + 2] == ["."]
+        if word != "PREWHERE" or is_name:
             continue
         begin, end = _from_before(cursor.words, at), _clause_end(cursor, at + 1)
         is_of_join = any(word in ("JOIN", ",") for _, word in _outside_brackets(cursor, begin, at))

@@ -9,6 +9,8 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
 
 from engine.config.model import NodeConfig, Topology
 from engine.distributed.delivery import Deliveries
@@ -37,6 +39,7 @@ from engine.node.distributed.stage import Stages
 from engine.node.distributed.system_commands import DistributedSystemStatements
 from engine.node.distributed.system_tables import DistributionQueueTable
 from engine.node.distributed.tables import DistributedTables
+from engine.node.distributed.value_subqueries import literal, question, with_values
 from engine.node.replicated.insert_sql import InsertSql
 from engine.node.replicated.local_tables import LocalTables
 from engine.node.replicated.name_locks import NameLocks
@@ -192,7 +195,20 @@ class DistributedNode:
 
     async def prepare_read(self, asked: Asked, statement: Statement, failover: Failover) -> Asked:
         """The request with every Distributed table that it reads replaced. Raises SqlError."""
+        if statement.kind is StatementKind.INSERT and len(self.tables):
+            asked = replace(asked, sql=await with_values(asked.sql, partial(self._value, asked)))
         return await self._selects.prepare(asked, statement, failover)
+
+    async def _value(self, asked: Asked, select: str) -> str | None:
+        """A literal for a subquery that reads Distributed tables. Raises SqlError."""
+        if not await self._selects.reads_distributed(select, asked.current_database):
+            return None
+        asked = replace(asked, sql=question(select), format="TabSeparatedRaw")
+        statement = parse_statement(asked.sql)
+        failover = self.failover(asked, statement)
+        prepared = await self._selects.prepare(asked, statement, failover)
+        async with self.turn(failover):
+            return literal((await prepared.run(prepared.sql, is_harmless=True)).text)
 
     async def names_moved(self, prepared: Asked, failover: Failover) -> bool:
         """Whether chDB may have met the placeholder of a table that the statement does not know."""

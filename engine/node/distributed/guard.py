@@ -31,7 +31,8 @@ _BEFORE = ("FROM", "JOIN", ",", "(")
 def concerns_guard(statement: Statement) -> bool:
     """Whether the guard has to see the statement."""
     is_made = statement.kind in _CREATES and statement.engine is not None and statement.engine in _ENGINES
-    return is_made or statement.kind in _DICTIONARIES or _is_mutation(statement)
+    is_kept = statement.kind in _DICTIONARIES or statement.kind is _K.CREATE_FUNCTION
+    return is_made or is_kept or _is_mutation(statement)
 
 
 def _is_mutation(statement: Statement) -> bool:
@@ -60,6 +61,14 @@ class DistributedGuard:
                     "DELETE and UPDATE cannot read Distributed tables in their conditions: chDB would read "
                     "no rows from them.",
                     hint="Write what is read into a table of this node first, and read that.",
+                )
+            return None
+        if statement.kind is _K.CREATE_FUNCTION:
+            if await self._reads_distributed(asked.sql, asked.current_database):
+                raise SqlError(
+                    Code.NOT_IMPLEMENTED,
+                    "A function cannot read Distributed tables: chDB would read no rows from them.",
+                    hint="Make a view of the subquery, and join it.",
                 )
             return None
         if statement.kind in _DICTIONARIES:

@@ -293,7 +293,7 @@ class DistributedSelects:
         return with_text(asked, sql, before.analysis, takes_settings=plan.takes_settings)
 
     def _spread(self, settings: Mapping[str, str], sql: str, refs: Sequence[Reference]) -> Spread:
-        shards = max(len(reader.shards) for reader in readers_of(refs))
+        shards = max((len(reader.shards) for reader in readers_of(refs)), default=0)
         return spread_of(settings, sql, [ref.start for ref in refs], shards=shards)
 
     def _stamp(self) -> Stamp:

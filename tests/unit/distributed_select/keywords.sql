@@ -21,3 +21,10 @@ SELECT 1 AS `__a0`, count() AS `__g0` FROM k
 SELECT `__table1`, max(`order`) AS `__table2` FROM k GROUP BY `__table1` ORDER BY ALL
 SELECT k.limit, k.with FROM k PREWHERE k.limit = 1 AND k.where != 'w0' WHERE k.with = 2 ORDER BY k.order LIMIT 3
 SELECT k.final FROM k FINAL WHERE k.final > 1 ORDER BY k.order LIMIT 3
+SELECT 1 AS from, max(`order`) AS join FROM one.k
+SELECT `order` AS in FROM one.k ORDER BY 1 LIMIT 2
+SELECT `order` AS as FROM one.k ORDER BY 1 LIMIT 1
+WITH 1 AS from SELECT from, count() FROM one.k GROUP BY from
+SELECT max(where) FROM (SELECT `order` AS where, 1 AS from, 2 AS union FROM one.k)
+SELECT prewhere.limit, count() FROM one.k AS prewhere WHERE prewhere.with = 1 GROUP BY prewhere.limit ORDER BY 1
+SELECT count() AS from FROM one.k AS p JOIN one.k AS join ON p.order = join.order WHERE join.limit = 1

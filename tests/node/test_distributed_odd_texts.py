@@ -1,0 +1,106 @@
+"""Texts in which a Distributed table is easily overlooked, on real nodes: chDB would read no rows of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from engine.testing.cluster_files import clusters_xml
+from engine.testing.local_cluster import blocking_cluster
+from tests.node.distributed_cluster import FOREGROUND, SHARDS, Cluster, refused
+from tests.warm import warm
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Twenty rows in `t1_d`: k from 0 to 19, v says whether it is even."""
+    directory = tmp_path_factory.mktemp("odd")
+    file = directory / "clusters.xml"
+    file.write_text(clusters_xml({"c": [list(shard) for shard in SHARDS]}))
+    with blocking_cluster(directory / "cluster", cluster_file=file, launch=warm) as (local, call):
+        cluster = Cluster(local, call)
+        assert cluster.tables() == "t1"
+        cluster.n1.query(
+            "INSERT INTO t1_d SELECT number, if(number % 2 = 0, 'even', 'odd') FROM numbers(20)", **FOREGROUND
+        )
+        cluster.n1.query("CREATE TABLE here (n UInt64) ENGINE = Memory")
+        yield cluster
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        "VALUES ((SELECT max(k) FROM t1_d) + 1), (7), (length('(SELECT 1 FROM t1_d)'))",
+        "VALUES ((SELECT count() FROM t1_d WHERE v = 'even') * 2), (7), ((SELECT 20))",
+        "FORMAT Values ((WITH x AS (SELECT k FROM t1_d) SELECT toUInt64(7) FROM x LIMIT 1)), (20), (20)",
+        "FROM (FROM t1_d SELECT arrayJoin([20, 20, 7]) AS n LIMIT 3) SELECT n",
+        "FROM t1_d SELECT arrayJoin([count(), 7, max(k) + 1]) AS from",
+    ],
+)
+def test_the_rows_of_an_insert_may_come_from_a_distributed_table(cluster: Cluster, rows: str) -> None:
+    n1 = cluster.n1
+    n1.query("TRUNCATE TABLE here")
+    n1.query(f"INSERT INTO here {rows}")
+    assert n1.query("SELECT groupArray(n) FROM (SELECT n FROM here ORDER BY n)") == "[7,20,20]\n"
+
+
+def test_a_value_of_a_row_keeps_its_type_and_its_bytes(cluster: Cluster) -> None:
+    n1, name = cluster.n1, cluster.tables("k UInt64, v String")
+    quoted = "(SELECT concat('x\\'\\t', max(v), '\\n') FROM t1_d WHERE k = {})"
+    n1.query(f"INSERT INTO {name}_d VALUES (3, {quoted.format(3)}), (4, {quoted.format(4)})", **FOREGROUND)
+    assert n1.query(f"SELECT k, v FROM {name}_d ORDER BY k") == "3\tx\\'\\todd\\n\n4\tx\\'\\teven\\n\n"
+    columns = "d Nullable(Decimal(18, 4)), a Array(String), t Tuple(UInt8, Date), e String"
+    n1.query(f"CREATE TABLE of_types ({columns}) ENGINE = Memory")
+    n1.query(
+        "INSERT INTO of_types VALUES ((SELECT toDecimal64('12345678901234.5678', 4) FROM t1_d LIMIT 1), "
+        "(SELECT groupUniqArray(v) FROM t1_d WHERE k = 1), "
+        "(SELECT (3, toDate('2024-02-29')) FROM t1_d LIMIT 1), "
+        "'(SELECT k FROM t1_d)'), ((SELECT k FROM t1_d WHERE k = 99), ['y'], (0, '2024-01-01'), '')"
+    )
+    assert n1.query("SELECT * FROM of_types ORDER BY d NULLS LAST") == (
+        "12345678901234.5678\t['odd']\t(3,'2024-02-29')\t(SELECT k FROM t1_d)\n"
+        "\\N\t['y']\t(0,'2024-01-01')\t\n"
+    )
+
+
+def test_what_is_wrong_with_a_subquery_among_the_rows_is_an_error(cluster: Cluster) -> None:
+    cluster.n1.query("TRUNCATE TABLE here")
+    for subquery, code in (("SELECT k FROM t1_d", 125), ("SELECT missing FROM t1_d", 47)):
+        assert refused(cluster.n1, f"INSERT INTO here VALUES (1), (({subquery}))").code == code
+    assert cluster.n1.query("SELECT count() FROM here") == "0\n"
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "CREATE TABLE made ENGINE = Memory AS FROM t1_d SELECT count() AS n",
+        "CREATE TABLE made (n UInt64) ENGINE = Memory AS FROM t1_d SELECT count() AS from WHERE k >= 0",
+        "CREATE OR REPLACE TABLE made ENGINE = Memory AS FROM t1_d SELECT count() AS n",
+        "CREATE TABLE made ON CLUSTER c ENGINE = Memory AS FROM t1_d SELECT count() AS n",
+        "CREATE VIEW made AS FROM t1_d SELECT count() AS n, 1 AS from",
+    ],
+)
+def test_from_may_come_first(cluster: Cluster, what: str) -> None:
+    cluster.n1.query(what)
+    assert cluster.n1.query("SELECT n FROM made") == "20\n"
+    cluster.n1.query(f"DROP TABLE made {'ON CLUSTER c' if 'ON CLUSTER' in what else ''} SYNC")
+
+
+def test_views_are_read_through_where_nothing_else_is_merged(cluster: Cluster) -> None:
+    cluster.n1.query("CREATE VIEW merged_view AS SELECT k, v FROM t1_d WHERE k < 6")
+    cluster.n1.query("CREATE TABLE over_views (k UInt64) ENGINE = Merge(default, '^merged_view$')")
+    for source in ("merge('^merged_view$')", "over_views"):
+        assert (
+            cluster.n1.query(f"SELECT count(), sum(k), any(_table) FROM {source}") == "6\t15\tmerged_view\n"
+        )
+        join = f"SELECT sum(t.k) FROM {source} AS m JOIN t1_d AS t ON m.k = t.k WHERE t.v = 'even'"
+        assert cluster.n1.query(join) == "6\n"
+
+
+def test_a_function_that_would_read_an_empty_table_is_refused(cluster: Cluster) -> None:
+    assert refused(cluster.n1, "CREATE FUNCTION of_all AS x -> x + (SELECT count() FROM t1_d)").code == 48
+    cluster.n1.query("CREATE FUNCTION of_here AS x -> x + (SELECT count() FROM numbers(3))")
+    assert cluster.n1.query("SELECT max(of_here(k)) FROM t1_d") == "22\n"
