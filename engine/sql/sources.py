@@ -229,9 +229,7 @@ class _Walk:
             # An expression with an alias, or the rest of a CTE: go on to the next comma.
             cursor.at = begins
             while not cursor.at_end and cursor.word not in (",", "SELECT", "FROM", ")", ";"):
-                if cursor.accept("AS") and cursor.token.is_name:
-                    level.names.add(literal_value(cursor.token))
-                elif not cursor.skip_brackets():
+                if not cursor.skip_brackets():
                     if cursor.word in ("(", "[", "{"):
                         return  # It never closes: there is no list to read to its end.
                     cursor.at += 1

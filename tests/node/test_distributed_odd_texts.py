@@ -89,6 +89,20 @@ def test_from_may_come_first(cluster: Cluster, what: str) -> None:
     cluster.n1.query(f"DROP TABLE made {'ON CLUSTER c' if 'ON CLUSTER' in what else ''} SYNC")
 
 
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "WITH 5 AS t1_d SELECT count() FROM t1_d",
+        "WITH (SELECT 1) AS t1_d SELECT count() FROM numbers(20) WHERE number IN (SELECT k FROM t1_d)",
+        "SELECT count() AS from FROM t1_d",
+        "SELECT count() AS in, 1 AS join FROM t1_d",
+        "SELECT toUInt64(max(as) + 1) AS as FROM (SELECT k AS as FROM t1_d)",
+    ],
+)
+def test_a_name_of_an_expression_hides_no_table(cluster: Cluster, sql: str) -> None:
+    assert cluster.n1.query(sql).split()[0] == "20"
+
+
 def test_views_are_read_through_where_nothing_else_is_merged(cluster: Cluster) -> None:
     cluster.n1.query("CREATE VIEW merged_view AS SELECT k, v FROM t1_d WHERE k < 6")
     cluster.n1.query("CREATE TABLE over_views (k UInt64) ENGINE = Merge(default, '^merged_view$')")

@@ -28,3 +28,5 @@ WITH 1 AS from SELECT from, count() FROM one.k GROUP BY from
 SELECT max(where) FROM (SELECT `order` AS where, 1 AS from, 2 AS union FROM one.k)
 SELECT prewhere.limit, count() FROM one.k AS prewhere WHERE prewhere.with = 1 GROUP BY prewhere.limit ORDER BY 1
 SELECT count() AS from FROM one.k AS p JOIN one.k AS join ON p.order = join.order WHERE join.limit = 1
+WITH 5 AS k SELECT count(), k FROM one.k
+WITH 5 AS k, (SELECT 1) AS one SELECT max(`order`), one FROM k WHERE `limit` IN (SELECT `limit` FROM k WHERE `with` = 1)
