@@ -288,30 +288,66 @@ def test_what_a_node_refuses_it_refuses_to_other_nodes_too(cluster: Cluster) -> 
     assert "Received from n1:9000" in refused(cluster.n1, "SELECT * FROM cluster('c', nosuch(1))").text
 
 
+KEPT = "(id UInt64, s UInt8) ENGINE = {} ORDER BY id"
+BLOCKS = " SETTINGS enable_block_number_column = 1, enable_block_offset_column = 1"
+
+
 @pytest.mark.parametrize("engine", ["MergeTree", "ReplicatedMergeTree('/t/kept', 'r')"])
-def test_mutations_do_not_take_a_distributed_table_for_an_empty_one(cluster: Cluster, engine: str) -> None:
-    """`NOT IN` deleted every row of the table, and said nothing."""
+@pytest.mark.parametrize("source", ["events_d", "default.events_d", "seen", "merge('^events_d$')"])
+def test_mutations_read_distributed_tables_in_their_subqueries(
+    cluster: Cluster, engine: str, source: str
+) -> None:
     ask = cluster.n1.query
     ask("CREATE VIEW IF NOT EXISTS seen AS SELECT id FROM events_d")
-    settings = "enable_block_number_column = 1, enable_block_offset_column = 1"
-    ask(f"CREATE TABLE kept (id UInt64, s UInt8) ENGINE = {engine} ORDER BY id SETTINGS {settings}")
+    ask(f"CREATE TABLE kept {KEPT.format(engine)}{BLOCKS}")
+    ask("INSERT INTO kept SELECT 1995 + number, 0 FROM numbers(10)")
+    ids = f"(SELECT id FROM {source})"
+    ask(f"ALTER TABLE kept UPDATE s = 1 WHERE id IN {ids}", mutations_sync="2")
+    assert ask("SELECT count(), sum(s), max(id * s) FROM kept") == "10\t5\t1999\n"
+    ask(f"DELETE FROM kept WHERE id NOT IN {ids} AND (id, s) IN (SELECT id + 2000 - 1995, 0 FROM {source})")
+    assert (
+        ask("SELECT groupArray(id) FROM (SELECT id FROM kept ORDER BY id)") == "[1995,1996,1997,1998,1999]\n"
+    )
+    count, top = (f"(SELECT {what} FROM {source})" for what in ("count() % 256", "max(id) - 2"))
+    ask(f"UPDATE kept SET s = {count} WHERE id > {top}")
+    assert ask("SELECT groupArray(s) FROM (SELECT s FROM kept ORDER BY id)") == "[1,1,1,208,208]\n"
+    ask("DROP TABLE kept SYNC")
+
+
+def test_mutations_do_not_take_a_distributed_table_for_an_empty_one(cluster: Cluster) -> None:
+    """`NOT IN` deleted every row of the table, and said nothing."""
+    ask = cluster.n1.query
+    ask(f"CREATE TABLE kept {KEPT.format('MergeTree')}{BLOCKS}")
     ask("INSERT INTO kept SELECT number, 0 FROM numbers(10)")
-    for source in ("events_d", "default.events_d", "seen", "merge('^events_d$')"):
+    for condition, settings in (
+        ("NOT EXISTS (SELECT id FROM events_d)", {}),
+        ("id NOT IN events_d", {}),
+        ("id NOT IN (SELECT id FROM events_d)", {"transform_null_in": "1"}),
+        ("id NOT IN (SELECT repeat(city, 20) || toString(id) FROM events_d)", {}),
+    ):
         for statement in (
-            f"ALTER TABLE kept DELETE WHERE id NOT IN (SELECT id FROM {source})",
-            f"ALTER TABLE kept ON CLUSTER c UPDATE s = 1 WHERE id IN (SELECT id FROM {source})",
-            f"DELETE FROM kept WHERE id NOT IN (SELECT id FROM {source})",
-            f"UPDATE kept SET s = 1 WHERE id NOT IN (SELECT id FROM {source})",
+            "ALTER TABLE kept DELETE WHERE",
+            "DELETE FROM kept WHERE",
+            "UPDATE kept SET s = 1 WHERE",
         ):
-            said = refused(
-                cluster.n1, statement
-            ).text  # ON CLUSTER it may be that of a host without the table
-            assert "read Distributed tables" in said or "ON CLUSTER" in statement, said
+            assert refused(cluster.n1, f"{statement} {condition}", **settings).code == 48
     assert ask("SELECT count(), sum(s) FROM kept") == "10\t0\n"
     of_here = "DELETE FROM kept WHERE id IN (SELECT id FROM one WHERE id < 3)"
     ask(of_here, allow_nondeterministic_mutations="1", mutations_sync="2")
     assert ask("SELECT count(), sum(s) FROM kept") == "7\t0\n"
     ask("DROP TABLE kept SYNC")
+
+
+def test_a_mutation_on_cluster_reads_distributed_tables_on_every_host(cluster: Cluster) -> None:
+    ask = cluster.n1.query
+    ask(f"CREATE TABLE each ON CLUSTER c {KEPT.format('MergeTree')}")
+    for node in cluster.nodes.values():
+        node.query("INSERT INTO each SELECT 1995 + number, 0 FROM numbers(10)")
+    ask("ALTER TABLE each ON CLUSTER c DELETE WHERE id NOT IN (SELECT id FROM events_d)", mutations_sync="2")
+    for node in cluster.nodes.values():
+        node.query("ALTER TABLE each UPDATE s = 1 WHERE 1", mutations_sync="2")  # waits for those before
+        assert node.query("SELECT count(), max(id) FROM each") == "5\t1999\n"
+    ask("DROP TABLE each ON CLUSTER c SYNC")
 
 
 def test_unused_shards_are_skipped_by_the_sharding_key(cluster: Cluster) -> None:

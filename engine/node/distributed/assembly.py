@@ -26,7 +26,7 @@ from engine.node.distributed.ddl import DistributedDdl
 from engine.node.distributed.failover import Failover
 from engine.node.distributed.function_guard import FunctionGuard
 from engine.node.distributed.function_targets import FunctionTargets
-from engine.node.distributed.guard import DistributedGuard
+from engine.node.distributed.guard import DistributedGuard, is_mutation
 from engine.node.distributed.inserts import DistributedInserts
 from engine.node.distributed.name_changes import is_among, keeps_names, names_given
 from engine.node.distributed.peer_health import PeerHealth
@@ -36,16 +36,23 @@ from engine.node.distributed.show import DistributedTablesView, ShowDistributed
 from engine.node.distributed.sinks import Here, NodeSink
 from engine.node.distributed.spools import Spools
 from engine.node.distributed.stage import Stages
+from engine.node.distributed.subquery_values import (
+    Subquery,
+    literal,
+    question_of_set,
+    question_of_value,
+    with_values_in_conditions,
+    with_values_in_rows,
+)
 from engine.node.distributed.system_commands import DistributedSystemStatements
 from engine.node.distributed.system_tables import DistributionQueueTable
 from engine.node.distributed.tables import DistributedTables
-from engine.node.distributed.value_subqueries import literal, question, with_values
 from engine.node.replicated.insert_sql import InsertSql
 from engine.node.replicated.local_tables import LocalTables
 from engine.node.replicated.name_locks import NameLocks
 from engine.node.replicated.statements import StatementHandlers
 from engine.node.replicated.views import ViewPush
-from engine.node.replicated.waiting import number
+from engine.node.replicated.waiting import flag, number, settings_of
 from engine.node.statement import CHANGE_NO_DEFINITION, Answer, Asked, WriteInput
 from engine.node.system_tables import SystemTable, SystemView
 from engine.sql import Statement, StatementKind, parse_statement
@@ -195,16 +202,33 @@ class DistributedNode:
 
     async def prepare_read(self, asked: Asked, statement: Statement, failover: Failover) -> Asked:
         """The request with every Distributed table that it reads replaced. Raises SqlError."""
-        if statement.kind is StatementKind.INSERT and len(self.tables):
-            asked = replace(asked, sql=await with_values(asked.sql, partial(self._value, asked)))
+        asked = replace(asked, sql=await self.with_values(asked, statement))
         return await self._selects.prepare(asked, statement, failover)
 
-    async def _value(self, asked: Asked, select: str) -> str | None:
-        """A literal for a subquery that reads Distributed tables. Raises SqlError."""
+    async def with_values(self, asked: Asked, statement: Statement) -> str:
+        """The text, with the values of subqueries over Distributed tables if it changes rows. Raises
+        SqlError."""
+        if not len(self.tables) or statement.on_cluster is not None:
+            return asked.sql
+        if statement.kind is StatementKind.INSERT:
+            return await with_values_in_rows(asked.sql, partial(self._value, asked))
+        if is_mutation(statement):
+            return await with_values_in_conditions(asked.sql, partial(self._value, asked))
+        return asked.sql
+
+    async def _value(self, asked: Asked, subquery: Subquery) -> str | None:
+        select = subquery.select
         if not await self._selects.reads_distributed(select, asked.current_database):
             return None
-        asked = replace(asked, sql=question(select), format="TabSeparatedRaw")
-        statement = parse_statement(asked.sql)
+        asked = replace(asked, format="TabSeparatedRaw")
+        sql = question_of_value(select)
+        if subquery.is_set:
+            if flag(settings_of(asked), "transform_null_in", False):
+                return None
+            described = await asked.run(f"DESCRIBE ({select})", is_harmless=True)
+            sql = question_of_set(select, columns=len(described.text.splitlines()))
+        asked = replace(asked, sql=sql)
+        statement = parse_statement(sql)
         failover = self.failover(asked, statement)
         prepared = await self._selects.prepare(asked, statement, failover)
         async with self.turn(failover):

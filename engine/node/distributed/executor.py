@@ -18,7 +18,7 @@ from engine.ddl.series import ToldSteps
 from engine.distributed.definition import ENGINE
 from engine.names import TableName
 from engine.node.distributed.assembly import DistributedNode
-from engine.node.distributed.guard import concerns_guard
+from engine.node.distributed.guard import concerns_guard, is_mutation
 from engine.node.node_commands import NodeCommands
 from engine.node.replicated.executor import ReplicatedExecutor
 from engine.node.statement import Asked
@@ -133,7 +133,10 @@ class DistributedExecutor:
         )
 
     async def _readable(self, execution: Execution, statement: Statement) -> Execution:
-        """CREATE TABLE … AS SELECT may read Distributed tables, which are empty in chDB."""
+        """What reads Distributed tables, which are empty in chDB: CREATE TABLE … AS SELECT, and subqueries of
+        DELETE and UPDATE."""
+        if is_mutation(statement):
+            return await self._with_values(execution, statement)
         if statement.kind is not _K.CREATE_TABLE or not _AS.search(execution.sql):
             return execution
         check_statement(statement, execution.sql)
@@ -145,6 +148,14 @@ class DistributedExecutor:
         if prepared.sql == execution.sql:
             return execution
         return replace(execution, sql=prepared.sql, names_peers=True)
+
+    async def _with_values(self, execution: Execution, statement: Statement) -> Execution:
+        asked = self._asked(execution)
+        try:
+            sql = await self._node.with_values(asked, statement)
+        finally:
+            await asked.session.close()
+        return execution if sql == execution.sql else replace(execution, sql=sql)
 
     async def _is_ours(self, statement: Statement, database: str) -> bool:
         """Whether the handlers of Distributed tables have to be asked, or it is about the node itself."""

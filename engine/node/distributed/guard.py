@@ -32,10 +32,11 @@ def concerns_guard(statement: Statement) -> bool:
     """Whether the guard has to see the statement."""
     is_made = statement.kind in _CREATES and statement.engine is not None and statement.engine in _ENGINES
     is_kept = statement.kind in _DICTIONARIES or statement.kind is _K.CREATE_FUNCTION
-    return is_made or is_kept or _is_mutation(statement)
+    return is_made or is_kept or is_mutation(statement)
 
 
-def _is_mutation(statement: Statement) -> bool:
+def is_mutation(statement: Statement) -> bool:
+    """Whether it changes rows that are there."""
     return statement.kind in _MUTATIONS or any(
         command in (AlterCommand.DELETE, AlterCommand.UPDATE) for command in statement.alter_commands
     )
@@ -54,12 +55,12 @@ class DistributedGuard:
     async def run(self, asked: Asked, statement: Statement) -> Answer | None:
         if not concerns_guard(statement) or not (names := await self._tables.names()):
             return None
-        if _is_mutation(statement):
+        if is_mutation(statement):
             if await self._reads_distributed(asked.sql, asked.current_database):
                 raise SqlError(
                     Code.NOT_IMPLEMENTED,
-                    "DELETE and UPDATE cannot read Distributed tables in their conditions: chDB would read "
-                    "no rows from them.",
+                    "DELETE and UPDATE can read Distributed tables only in a subquery that is one value or "
+                    "stands behind IN, without transform_null_in: chDB would read no rows from them.",
                     hint="Write what is read into a table of this node first, and read that.",
                 )
             return None
