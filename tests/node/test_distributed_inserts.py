@@ -286,7 +286,6 @@ def test_definitions_are_checked_and_ddl_touches_the_distributed_table_only(clus
     assert refused(node, "INSERT INTO renamed VALUES (1, 'x')", insert_shard_id="1").code in (10, 16)
     node.query("CREATE DATABASE gone")
     node.query("CREATE TABLE gone.t (k UInt8) ENGINE = Distributed(c, default, later)")
-    assert refused(node, "TRUNCATE ALL TABLES FROM gone").code == 48
     node.query("TRUNCATE DATABASE gone")  # drops all its tables
     node.query("CREATE TABLE gone.t (k UInt8) ENGINE = Distributed(c, default, later)")
     node.query("DROP DATABASE gone")
@@ -297,6 +296,38 @@ def test_definitions_are_checked_and_ddl_touches_the_distributed_table_only(clus
     assert node.query(
         "SELECT count() FROM system.tables WHERE engine = 'Distributed' AND name = 'renamed'"
     ) == ("0\n")
+
+
+def test_all_tables_of_a_database_are_truncated_and_those_of_the_shards_are_not(cluster: Cluster) -> None:
+    n1 = cluster.n1
+    name = cluster.tables("k UInt64")
+    n1.query("CREATE DATABASE emptied")
+    n1.query(f"CREATE TABLE emptied.d (k UInt64) ENGINE = Distributed(c, default, {name}, k)")
+    n1.query("CREATE TABLE emptied.plain (k UInt64) ENGINE = MergeTree ORDER BY k")
+    n1.query("CREATE TABLE emptied.`pl ain` (k UInt64) ENGINE = MergeTree ORDER BY k")
+    replicated = "ReplicatedMergeTree('/t/emptied', '{replica}')"
+    n1.query(f"CREATE TABLE emptied.replicated (k UInt64) ENGINE = {replicated} ORDER BY k")
+    n1.query("CREATE VIEW emptied.seen AS SELECT k FROM emptied.d")
+    n1.query("INSERT INTO emptied.d VALUES (1), (2)", **FOREGROUND)
+    n1.query("SYSTEM STOP DISTRIBUTED SENDS emptied.d")
+    n1.query("INSERT INTO emptied.d VALUES (3), (4)", prefer_localhost_replica="0")
+    tables = ("plain", "pl ain", "replicated")
+    for table in tables:
+        n1.query(f"INSERT INTO emptied.`{table}` VALUES (1), (2), (3)")
+    pending = "SELECT sum(data_files) FROM system.distribution_queue WHERE database = 'emptied'"
+    for like, empty, files in (
+        (" LIKE 'pl%'", {"plain", "pl ain"}, "2"),
+        (" NOT ILIKE 'D'", {"plain", "pl ain", "replicated"}, "2"),
+        ("", {"plain", "pl ain", "replicated"}, "0"),
+    ):
+        n1.query(f"TRUNCATE ALL TABLES FROM emptied{like}")
+        rows = {table: n1.query(f"SELECT count() FROM emptied.`{table}`") for table in tables}
+        assert {table for table in tables if rows[table] == "0\n"} == empty
+        assert n1.query(pending) == f"{files}\n"
+    n1.query("SYSTEM START DISTRIBUTED SENDS emptied.d")
+    n1.query("SYSTEM FLUSH DISTRIBUTED emptied.d")
+    assert n1.query("SELECT count() FROM emptied.seen") == "2\n"
+    n1.query("DROP DATABASE emptied SYNC")
 
 
 def test_weights_and_copies_made_by_the_distributed_table(cluster: Cluster) -> None:

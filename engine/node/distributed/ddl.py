@@ -9,12 +9,14 @@ what was still to be sent, then the record; a crash between leaves the rest to t
 
 from __future__ import annotations
 
+import json
 import logging
 from dataclasses import replace
 from uuid import UUID
 
 from engine.distributed.definition import ENGINE
 from engine.errors import Code, OnclusterError, SqlError
+from engine.names import TableName, quote_string
 from engine.node.distributed.alter import AlterDistributed
 from engine.node.distributed.create_views import CreateViews
 from engine.node.distributed.replacing import Replacing, RunOther
@@ -23,7 +25,8 @@ from engine.node.distributed.tables import DistributedTable, DistributedTables
 from engine.node.replicated.name_locks import NameLocks
 from engine.node.replicated.statements import done
 from engine.node.statement import Answer, Asked
-from engine.sql import Statement, StatementKind, tokenize
+from engine.sql import Statement, StatementKind, literal_value, parse_statement, tokenize
+from engine.sql.cursor import Cursor
 
 log = logging.getLogger(__name__)
 
@@ -58,8 +61,10 @@ class DistributedDdl:
         match statement.kind:
             case _K.DROP_TABLE | _K.DETACH_TABLE:
                 is_ours = await self._drop_or_detach(asked, statement)
+            case _K.TRUNCATE_DATABASE if _names_tables(asked.sql):
+                is_ours = await self._truncate_all(asked, statement.database or "")
             case _K.DROP_DATABASE | _K.TRUNCATE_DATABASE:
-                await self._before_all_go(asked, statement.database or "")
+                await self._before_all_go(statement.database or "")
                 is_ours = False
             case _K.TRUNCATE_TABLE:
                 is_ours = await self._truncate(asked, statement)
@@ -114,19 +119,33 @@ class DistributedDdl:
         self._tables.catalog.remove(uuid)
         self._tables.changed()
 
-    async def _before_all_go(self, asked: Asked, database: str) -> None:
-        """DROP DATABASE and TRUNCATE DATABASE drop all tables; TRUNCATE ALL TABLES is another thing."""
-        words = [token.text.upper() for token in tokenize(asked.sql) if token.is_significant]
+    async def _before_all_go(self, database: str) -> None:
+        """DROP DATABASE and TRUNCATE DATABASE drop all tables."""
         for table in await self._tables.all():
-            if table.name.database != database:
-                continue
-            if "TABLES" in words[1:3]:
-                raise SqlError(
-                    Code.NOT_IMPLEMENTED,
-                    f"TRUNCATE ALL TABLES is not supported beside the Distributed table {table.name}.",
-                    hint="TRUNCATE the tables one by one.",
-                )
-            await self._flush_if_possible(table)
+            if table.name.database == database:
+                await self._flush_if_possible(table)
+
+    async def _truncate_all(self, asked: Asked, database: str) -> bool:
+        """TRUNCATE ALL TABLES FROM d [[NOT] LIKE '…'], table by table: to chDB a Distributed one is a Merge,
+        whose TRUNCATE is that of what it reads."""
+        if not any(table.name.database == database for table in await self._tables.all()):
+            return False
+        cursor = Cursor(asked.sql)
+        is_like = cursor.skip_to("LIKE", "ILIKE")
+        negation = "NOT " if is_like and cursor.words[cursor.at - 1] == "NOT" else ""
+        pattern = literal_value(cursor.tokens[cursor.at + 1]) if is_like else "%"
+        rows = await asked.session.clone().query(
+            "SELECT name FROM system.tables WHERE engine NOT LIKE '%View' AND engine != 'Dictionary' AND "
+            f"database = {quote_string(database)} AND name {negation}{cursor.word or 'LIKE'} "
+            f"{quote_string(pattern)} ORDER BY name",
+            format="JSONCompactEachRow",
+            is_harmless=True,
+        )
+        for name in (TableName(database, json.loads(row)[0]) for row in rows.text.splitlines()):
+            one = replace(asked, sql=f"TRUNCATE TABLE IF EXISTS {name.quoted}")
+            if not await self._truncate(one, parse_statement(one.sql)):
+                await self._run_other(one)
+        return True
 
     async def _flush_if_possible(self, table: DistributedTable) -> None:
         if not table.definition.number("flush_on_detach", 1):
@@ -177,3 +196,9 @@ class DistributedDdl:
             )
         finally:
             self._tables.changed()
+
+
+def _names_tables(sql: str) -> bool:
+    """TRUNCATE ALL TABLES and not TRUNCATE DATABASE."""
+    words = Cursor(sql).words
+    return words[1:2] == ["TABLES"] or words[1:3] == ["ALL", "TABLES"]
