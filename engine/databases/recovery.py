@@ -75,7 +75,8 @@ class Plan:
 
 
 def plan_recovery(local: Mapping[str, str], wanted: Mapping[str, str], schema: LocalSchema) -> Plan:
-    """Pure but for `replicates`. An inner table goes with its view."""
+    """Pure but for `replicates`. An inner table goes with its view, unless it is replicated: then it goes or
+    stays like any other."""
     by_uuid = {_uuid(text): name for name, text in wanted.items() if schema.replicates(text)}
     renames: list[tuple[str, str]] = []
     aside: list[str] = []
@@ -89,7 +90,7 @@ def plan_recovery(local: Mapping[str, str], wanted: Mapping[str, str], schema: L
         elif wanted.get(name) != text:
             aside.append(name)
     inner = {uuid for name in aside if (uuid := _inner(local[name])) is not None}
-    aside = [name for name in aside if _uuid(local[name]) not in inner]
+    aside = [n for n in aside if schema.replicates(local[n]) or _uuid(local[n]) not in inner]
     return Plan(tuple(renames), tuple(aside))
 
 
@@ -121,7 +122,7 @@ async def recover(
     )
     views = [name for name in plan.aside if not _is_table(local[name])]
     for name in [*views, *(name for name in plan.aside if name not in views)]:
-        await _put_aside(env, schema, name, local[name], snapshot.max_log_ptr)
+        await _put_aside(env, schema, name, local, snapshot.max_log_ptr)
     for name, _ in plan.renames:
         await schema.rename(name, _between(name))
     for name, new_name in plan.renames:
@@ -138,8 +139,15 @@ async def recover(
     return snapshot.max_log_ptr
 
 
-async def _put_aside(env: Env, schema: LocalSchema, name: str, text: str, max_log_ptr: int) -> None:
-    if _inner(text) is None and not await schema.has_data(name):
+async def _put_aside(
+    env: Env, schema: LocalSchema, name: str, local: Mapping[str, str], max_log_ptr: int
+) -> None:
+    text, inner = local[name], _inner(local[name])
+    if inner is None:
+        has_rows = await schema.has_data(name)
+    else:
+        has_rows = not any(_uuid(other) == inner and schema.replicates(other) for other in local.values())
+    if not has_rows:
         await schema.drop(name)
         return
     new_name = f"{name}_{max_log_ptr}_{env.rng.randrange(1000)}"

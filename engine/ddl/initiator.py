@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from uuid import UUID
+from uuid import UUID, uuid5
 
 from engine.config.model import Cluster, DistributedDdl, Topology
 from engine.ddl.backups import refuse_backups
@@ -50,6 +50,9 @@ from engine.sql import (
     with_on_cluster,
     without_output_clauses,
 )
+from engine.sql.edit import Edit, apply_edits
+from engine.sql.inner_uuid import inner_uuid_at
+from engine.sql.parse import draft_of
 
 _TOKEN = re.compile(r"[A-Za-z0-9_.:@+~=/-]{1,200}")
 _TOKEN_COMMENT = re.compile(r"/\* oncluster token=([A-Za-z0-9_.:@+~=/-]{1,200}) \*/ ")
@@ -229,9 +232,8 @@ def _fill_in_database(sql: str, cluster: Cluster, current_database: str) -> str:
 def _check_replicated_path(statement: Statement, sql: str) -> None:
     """One server holds several replicas of such a cluster: a path made of the table's UUID would be one
     path."""
-    if statement.kind is not StatementKind.CREATE_TABLE or not (statement.engine or "").startswith(
-        "Replicated"
-    ):
+    makes_table = statement.kind in (StatementKind.CREATE_TABLE, StatementKind.CREATE_MATERIALIZED_VIEW)
+    if not makes_table or not (statement.engine or "").startswith("Replicated"):
         return
     tokens = [token for token in tokenize(sql) if token.is_significant]
     path = _first_engine_argument(tokens, statement.engine or "")
@@ -253,7 +255,11 @@ def _first_engine_argument(tokens: list[Token], engine: str) -> str | None:
 
 
 def _fill_in_uuid(sql: str, statement: Statement, uuid: UUID) -> str:
-    """`CREATE TABLE db.t UUID '…' ON CLUSTER c …`; a UUID that the user wrote stays."""
-    if statement.kind not in _HAVE_UUID or statement.uuid is not None:
+    """`CREATE TABLE db.t UUID '…' ON CLUSTER c …`, and of a view's own table; what the user wrote stays."""
+    if statement.kind not in _HAVE_UUID:
         return sql
-    return before_on_cluster(sql, f"UUID '{uuid}' ")
+    d = draft_of(sql)
+    at = inner_uuid_at(d)
+    if at is not None:
+        sql = apply_edits(sql, [Edit(at, at, f" TO INNER UUID '{uuid5(uuid, 'inner')}'")])
+    return sql if statement.uuid is not None else before_on_cluster(sql, f"UUID '{uuid}' ")

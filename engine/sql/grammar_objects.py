@@ -306,7 +306,7 @@ def truncate(d: Draft) -> None:
     else:
         d.kind = K.TRUNCATE_TABLE
         d.temporary = d.accept("TEMPORARY")
-        d.accept("TABLE")
+        d.accept_one_of("TABLE", "VIEW")
         d.accept_if_exists()
         if not d.table_ref():
             return

@@ -71,6 +71,13 @@ def test_an_inner_table_goes_with_its_view_and_not_before_it() -> None:
     assert plan(local, {"v": view(3, 4, "SELECT 2 AS k"), ".inner_id.x": text(4)}) == Plan((), ("v",))
 
 
+def test_a_views_own_replicated_table_goes_and_stays_by_its_uuid() -> None:
+    changed, table = view(3, 4, "SELECT 2 AS k"), text(4, "ReplicatedMergeTree")
+    local = {"v": view(3, 4), ".inner_id.x": table}
+    assert plan(local, {"v": changed, ".inner_id.x": table}) == Plan((), ("v",))
+    assert plan(local, {}) == Plan((), ("v", ".inner_id.x"))
+
+
 def test_definitions_that_change_under_every_look_are_clickhouses_error_709() -> None:
     """SELECT errorCodeToName(709), asked of chDB."""
     paths = DatabasePaths("/databases/d")

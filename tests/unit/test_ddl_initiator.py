@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from uuid import UUID
 
 import pytest
@@ -203,6 +204,16 @@ def test_a_shared_uuid_goes_in_front_of_on_cluster_and_never_into_version_one() 
     assert "UUID" not in query(CREATE, shared_uuid=uuid, entry_version=1)
     assert "UUID" not in query("DROP TABLE d.t ON CLUSTER c", shared_uuid=uuid)
     assert "UUID" not in query(CREATE)
+
+
+def test_a_views_own_table_gets_one_uuid_on_all_hosts() -> None:
+    create = "CREATE MATERIALIZED VIEW d.v ON CLUSTER c {} AS SELECT 1 AS a"
+    given = query(create.format("(a Int8) ENGINE = Memory"), shared_uuid=UUID(int=5))
+    assert re.search(r"VIEW d.v UUID '[0-9a-f-]{36}' ON CLUSTER c TO INNER UUID '[0-9a-f-]{36}' \(a", given)
+    assert given == query(create.format("(a Int8) ENGINE = Memory"), shared_uuid=UUID(int=5))
+    mine = f"TO INNER UUID '{UUID(int=6)}' ENGINE = Memory"
+    assert query(create.format(mine), shared_uuid=UUID(int=5)).count("INNER") == 1
+    assert "INNER" not in query(create.format("TO d.t"), shared_uuid=UUID(int=5))
 
 
 def test_a_statement_without_the_clause_can_be_given_one() -> None:

@@ -31,6 +31,7 @@ from engine.node.databases.rewriting import from_log
 from engine.node.databases.texts import SchemaTexts, changes, uuid_of
 from engine.node.replicated.lifecycle import TableLifecycle
 from engine.node.replicated.local_tables import LocalTables
+from engine.node.replicated.own_tables import own_table, table_behind
 from engine.node.replicated.waiting import number
 from engine.node.statement import Asked
 from engine.sql import AlterCommand, Statement, StatementKind, parse_statement, redact, runs_once_per_shard
@@ -82,14 +83,16 @@ class ChdbSchema:
 
     def replicates(self, text: str) -> bool:
         """Whether a metadata text is that of a table whose replicas share its rows and definition."""
-        return parse_statement(text.replace(" _ ", " t ", 1)).engine in _REPLICATING
+        statement = parse_statement(text.replace(" _ ", " t ", 1))
+        is_table = statement.kind in (_K.ATTACH_TABLE, _K.CREATE_TABLE)
+        return is_table and statement.engine in _REPLICATING  # a view shows its table's engine
 
     async def runs_once_per_shard(self, query: str) -> bool:
         """Of a statement of the log: one replica of each shard does it for the others."""
         statement = parse_statement(query)
         if not runs_once_per_shard(statement) or not statement.tables:
             return False
-        return self._shell.life.tables.find(self._whole(statement.tables[0])) is not None
+        return await table_behind(self._shell.life, self._whole(statement.tables[0])) is not None
 
     # -- statements of the log -------------------------------------------------------------------------------
 
@@ -106,7 +109,7 @@ class ChdbSchema:
                 await self._before(asked, statement, commit)
             case Moment.PLANNED:
                 await self._planned(asked, statement, commit)
-            case Moment.DATA if self._shell.life.tables.find(statement.tables[0]) is not None:
+            case Moment.DATA if await table_behind(self._shell.life, statement.tables[0]) is not None:
                 await self._with_commit(asked, commit, {})
             case Moment.DATA:
                 await self._shell.run_here(asked)
@@ -126,7 +129,7 @@ class ChdbSchema:
         if moment_of(statement) is not Moment.DATA or statement.kind is _K.TRUNCATE_TABLE:
             return False
         table = self._whole(statement.tables[0])
-        if self._shell.life.tables.find(table) is not None:
+        if await table_behind(self._shell.life, table) is not None:
             return False
         rows = await self._shell.local.rows(
             f"SELECT mutation_id FROM system.mutations WHERE database = {quote_string(table.database)} "
@@ -325,10 +328,21 @@ class ChdbSchema:
         )
 
     async def drop(self, name: str) -> None:
-        """What has no rows of its own: a view, a dictionary, a table in memory."""
+        """What has no rows of its own: a view, a dictionary, a table in memory. A replicated table that a
+        view has for its own stays."""
         text = self.texts().get(name, "")
         what = "DICTIONARY" if text.startswith("CREATE DICTIONARY") else "TABLE"
-        await self._run(f"DROP {what} IF EXISTS {TableName(self._name(), name).quoted} SYNC", _QUIET)
+        whole = TableName(self._name(), name)
+        own, uuid = await own_table(self._shell.life, whole), uuid_of(text)
+        if own is None or uuid is None:
+            await self._run(f"DROP {what} IF EXISTS {whole.quoted} SYNC", _QUIET)
+            return
+        # With a view chDB drops no table that is detached; that is attached again also at the next start.
+        await self._run(f"DETACH TABLE {own.name.quoted}", _QUIET)
+        try:
+            await self._shell.local.drop(whole, uuid)
+        finally:
+            await self._run(f"ATTACH TABLE {own.name.quoted}", _QUIET)
 
     async def has_data(self, name: str) -> bool:
         """Whether a table has files of its own on the disk."""

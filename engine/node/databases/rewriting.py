@@ -27,6 +27,7 @@ from engine.sql import (
 from engine.sql.cursor import NameRef, Role
 from engine.sql.draft import Draft
 from engine.sql.edit import Edit, apply_edits
+from engine.sql.inner_uuid import inner_uuid_at
 from engine.sql.parse import draft_of
 
 _K = StatementKind
@@ -104,31 +105,10 @@ def _with_uuid(d: Draft, edits: list[Edit], new_uuid: Callable[[], UUID]) -> lis
         name = quote_identifier(ref.name.table)
         edits = [edit for edit in edits if edit.start != ref.start]
         edits.append(Edit(ref.start, ref.end, f"{name} UUID {quote_string(str(new_uuid()))}"))
-    is_inner = d.kind is _K.CREATE_MATERIALIZED_VIEW
-    if is_inner and not any(ref.role is Role.TARGET for ref in d.refs) and not _has_inner_uuid(d):
-        at = _behind_name(d)
+    at = inner_uuid_at(d)
+    if at is not None:
         edits.append(Edit(at, at, f" TO INNER UUID {quote_string(str(new_uuid()))}"))
     return edits
-
-
-def _has_inner_uuid(d: Draft) -> bool:
-    words = d.words
-    return any(words[at : at + 3] == ["TO", "INNER", "UUID"] for at in range(len(words)))
-
-
-def _behind_name(d: Draft) -> int:
-    """The offset behind the name, or behind its UUID if it has one."""
-    end = d.refs[0].end
-    d.at = d.at_offset(end)
-    if d.uuid is not None and d.word == "UUID":
-        d.at += 2
-        return d.last_end
-    if d.word == "REFRESH":  # the schedule comes first
-        d.skip_to("TO", "(", "ENGINE", "AS", "EMPTY", "POPULATE", "SETTINGS", "APPEND")
-        if d.word == "APPEND":
-            d.at += 1
-        return d.last_end
-    return end
 
 
 # -- what is refused ----------------------------------------------------------------------------------------

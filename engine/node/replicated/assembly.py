@@ -36,6 +36,7 @@ from engine.node.replicated.lifecycle import TableLifecycle
 from engine.node.replicated.local_tables import LocalTable, LocalTables
 from engine.node.replicated.mutations import KillMutationStatements
 from engine.node.replicated.optimize import OptimizeStatements
+from engine.node.replicated.own_tables import OwnTableStatements
 from engine.node.replicated.part_names import PartNames
 from engine.node.replicated.replicas_status import replicas_status
 from engine.node.replicated.rollup_functions import with_own_names
@@ -48,6 +49,7 @@ from engine.node.replicated.system_tables import replicated_system_tables
 from engine.node.replicated.unconvert import Unconverter
 from engine.node.replicated.undrop import UndropStatements
 from engine.node.replicated.view_catalog import read_links
+from engine.node.replicated.view_tables import ViewTableStatements
 from engine.node.replicated.views import ViewGraph, ViewPush
 from engine.node.start_flags import is_forced
 from engine.node.statement import Answer, Asked, WriteInput
@@ -135,6 +137,13 @@ class ReplicatedNode:
                 AttachAsStatements(self.life, self._converter, self._unconverter),
                 AttachDefinitionStatements(self.life, self._create, self._converter),
                 self._undrop,
+                ViewTableStatements(
+                    self.life,
+                    self._create,
+                    env=env,
+                    run_insert=self.run_insert,
+                    check_sources=feeders.check_sources,
+                ),
                 self._create,
                 DropRenameStatements(self.life),
                 ShowStatements(self.life),
@@ -147,6 +156,7 @@ class ReplicatedNode:
                 ReplicatedGuard(self.tables, self._graph),
             ]
         )
+        self.handlers.put_first(OwnTableStatements(self.life, self.handlers))
 
     # -- life ------------------------------------------------------------------------------------------------
 

@@ -65,6 +65,8 @@ class TableRecord:
     shown_replica: str
     state: TableState
     user_settings: Mapping[str, str] = field(default_factory=dict)
+    for_view: UUID | None = None
+    """The view that the table is being made for; None when that is there, and for all other tables."""
 
     @property
     def paths(self) -> TablePaths:
@@ -86,6 +88,8 @@ class TableRecord:
             "state": self.state.value,
             "user_settings": dict(self.user_settings),
         }
+        if self.for_view is not None:
+            facts["for_view"] = str(self.for_view)
         return json.dumps(facts, indent=1, ensure_ascii=False).encode("utf-8", "surrogateescape") + b"\n"
 
     @classmethod
@@ -102,6 +106,7 @@ class TableRecord:
                 shown_replica=str(facts["shown_replica"]),
                 state=TableState(facts["state"]),
                 user_settings={str(k): str(v) for k, v in facts["user_settings"].items()},
+                for_view=UUID(facts["for_view"]) if "for_view" in facts else None,
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Corrupt(

@@ -28,6 +28,7 @@ from engine.node.replicated.definition_sql import REPLICATED, Definition, is_cre
 from engine.node.replicated.leftovers import clear_place
 from engine.node.replicated.lifecycle import TableLifecycle
 from engine.node.replicated.new_table import Place, make_in_chdb
+from engine.node.replicated.own_tables import own_table
 from engine.node.replicated.refusals import no_replace, refuse_old_syntax, refuse_unsupported
 from engine.node.replicated.replacing import replace_table
 from engine.node.replicated.shard_check import Defaults, check_shard
@@ -44,7 +45,6 @@ _CREATES = frozenset(
     {
         _K.CREATE_TABLE,
         _K.ATTACH_TABLE,
-        _K.ATTACH_VIEW,
         _K.CREATE_VIEW,
         _K.CREATE_MATERIALIZED_VIEW,
         _K.CREATE_LIVE_VIEW,
@@ -123,9 +123,9 @@ class CreateStatements:
         """CREATE OR REPLACE of anything must not take a replicated table's place behind our back."""
         if not statement.or_replace or not statement.tables:
             return
-        table = self._life.tables.find_for(asked, statement.tables[0])
-        if table is not None:
-            raise no_replace(table.name)
+        name = statement.tables[0].within(asked.current_database)
+        if self._life.tables.is_ours(name) or await own_table(self._life, name) is not None:
+            raise no_replace(name)
 
     # -- the statement ---------------------------------------------------------------------------------------
 
@@ -133,7 +133,7 @@ class CreateStatements:
         self, asked: Asked, statement: Statement, definition: Definition, name: TableName
     ) -> None:
         life = self._life
-        if await self._is_there(name):
+        if await self.is_there(name):
             record = life.catalog.named(name)
             is_same = statement.uuid and record is not None and str(record.uuid) == statement.uuid.lower()
             if statement.if_not_exists or is_same:
@@ -143,7 +143,7 @@ class CreateStatements:
         uuid = UUID(statement.uuid) if statement.uuid else self._env.new_uuid()
         place = self.place(definition, name, uuid, is_uuid_given=statement.uuid is not None)
         if definition.select is None:
-            await self._make(asked, definition, name, uuid, place)
+            await self.make(asked, definition, name, uuid, place)
             return
         await life.check_new_name(name)
         try:
@@ -178,19 +178,29 @@ class CreateStatements:
             name,
             uuid,
             place.me,
-            make=lambda temporary: self._make(asked, definition, temporary, uuid, place),
+            make=lambda temporary: self.make(asked, definition, temporary, uuid, place),
             taking=taking,
         )
 
-    async def _make(
-        self, asked: Asked, definition: Definition, name: TableName, uuid: UUID, place: Place
+    async def make(
+        self,
+        asked: Asked,
+        definition: Definition,
+        name: TableName,
+        uuid: UUID,
+        place: Place,
+        *,
+        for_view: UUID | None = None,
     ) -> None:
+        """All steps, with the rows of AS SELECT; the caller holds the name, which nothing has. `for_view` is
+        the view whose own table this is going to be."""
         life = self._life
         await life.check_new_name(name)
         keeper = await self._keeper()
         await self._clear_place(place, uuid)
         await self.check_place(keeper, place.paths)  # before anything is made; and again with the replica
         record = place.record(definition, name, uuid, TableState.CREATING)
+        record = replace(record, for_view=for_view)
         life.catalog.put(record)
         try:
             await make_in_chdb(asked, definition, record)
@@ -216,7 +226,7 @@ class CreateStatements:
         """Raises SqlError 36 when another shard has the path."""
         await check_shard(keeper, paths, self._topology(), self._defaults)
 
-    async def _is_there(self, name: TableName) -> bool:
+    async def is_there(self, name: TableName) -> bool:
         """Whether a table of this name exists; what an earlier CREATE left half done is finished first."""
         life = self._life
         record = life.catalog.named(name)

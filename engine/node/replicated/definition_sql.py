@@ -23,7 +23,7 @@ from engine.sql.parse import draft_of
 
 REPLICATED = "Replicated"
 _BEHIND_STORAGE = frozenset(
-    {"AS", "EMPTY", "CLONE", "COMMENT", "FORMAT", "INTO", "SQL", "DEFINER", "PARALLEL"}
+    {"AS", "EMPTY", "CLONE", "COMMENT", "FORMAT", "INTO", "POPULATE", "SQL", "DEFINER", "PARALLEL"}
 )
 _LITERALS = (TokenKind.STRING, TokenKind.HEREDOC)
 
@@ -64,6 +64,7 @@ class Definition:
         self.sql = sql
         self.statement = d.statement()
         self.engine: EngineText | None = None
+        self._storage_start = 0
         self._engine_at = _Clause(0, 0)
         self._storage_end = d.tokens[-1].end if d.tokens else 0
         self._settings_at: _Clause | None = None
@@ -102,6 +103,16 @@ class Definition:
     def select(self) -> str | None:
         """The SELECT behind AS, whose rows the table gets; None without one, and with EMPTY AS."""
         return None if self._select_at is None else self.sql[self._select_at :].rstrip("; \t\r\n")
+
+    @property
+    def storage(self) -> tuple[int, int]:
+        """Where ENGINE begins, and where the last clause of the storage ends, SETTINGS included."""
+        return self._storage_start, self._storage_end
+
+    @property
+    def as_at(self) -> int | None:
+        """Where AS SELECT or AS other_table begins."""
+        return self._as_at
 
     @property
     def settings(self) -> Mapping[str, str]:
@@ -181,6 +192,7 @@ class Definition:
     def _read_storage(self, d: Draft) -> None:
         if not d.skip_to("ENGINE"):
             return
+        self._storage_start = d.token.start
         d.at += 1
         d.accept("=")
         start = d.token.start

@@ -3,19 +3,22 @@
 Safety argument. DROP is that of `lifecycle`. RENAME and EXCHANGE are chDB's, at one moment; a table is known
 by its UUID, so a crash behind them leaves nothing wrong: the next start takes chDB's names over, and `host`
 in Keeper is written anew at each activation. DETACH stops the replica first: parts do not change while nobody
-sees them. A statement that chDB refuses leaves the tables as they were.
+sees them. A view that has a table of its own is dropped with it: chDB drops the table first, so a crash
+leaves a view that reads nothing, and that the statement, repeated, drops. A statement that chDB refuses
+leaves the tables as they were.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from engine.errors import Code, KeeperUnavailable, SqlError
 from engine.names import TableName, quote_identifier, quote_string
 from engine.node.replicated.catalog import TableRecord, TableState
 from engine.node.replicated.lifecycle import Leaves, TableLifecycle
+from engine.node.replicated.own_tables import own_table
 from engine.node.replicated.runtime import RunningTable
 from engine.node.replicated.statements import done
 from engine.node.replicated.table_names import renaming
@@ -40,7 +43,7 @@ class DropRenameStatements:
 
     async def run(self, asked: Asked, statement: Statement) -> Answer | None:
         match statement.kind:
-            case _K.DROP_TABLE | _K.DETACH_TABLE:
+            case _K.DROP_TABLE | _K.DROP_VIEW | _K.DETACH_TABLE:
                 is_ours = await self._on_tables(asked, statement)
             case _K.ATTACH_TABLE:
                 is_ours = await self._attach(asked, statement)
@@ -67,40 +70,51 @@ class DropRenameStatements:
     async def _on_tables(self, asked: Asked, statement: Statement) -> bool:
         """One or several tables; those that are not replicated are chDB's, one by one."""
         names = [table.within(asked.current_database) for table in statement.tables]
-        if statement.temporary or not any(self._record(name) for name in names):
+        own = await self._own_tables(names) if statement.kind is not _K.DETACH_TABLE else {}
+        if statement.temporary or not (own or any(self._record(name) for name in names)):
             return False
         words = _words(asked.sql)
         if ("IF", "EMPTY") in itertools.pairwise(words):
             raise SqlError(Code.NOT_IMPLEMENTED, "IF EMPTY is not supported for replicated tables.")
-        async with self._life.names.hold(names):
+        async with self._life.names.hold([*names, *(record.name for record in own.values())]):
             for name in names:
-                await self._on_table(asked, statement, name, words)
+                await self._on_table(asked, statement, name, words, own.get(name))
         return True
 
+    async def _own_tables(self, names: Iterable[TableName]) -> Mapping[TableName, TableRecord]:
+        """By the names of views, their own tables."""
+        found = {name: await own_table(self._life, name) for name in names}
+        return {name: record for name, record in found.items() if record is not None}
+
     async def _on_table(
-        self, asked: Asked, statement: Statement, name: TableName, words: Sequence[str]
+        self,
+        asked: Asked,
+        statement: Statement,
+        name: TableName,
+        words: Sequence[str],
+        own: TableRecord | None,
     ) -> None:
-        record = self._record(name)
+        """`own` is a view's own table, which goes with the view."""
+        record = own or self._record(name)
         flags = [word for word in ("PERMANENTLY", "SYNC") if word in words]
         if ("NO", "DELAY") in itertools.pairwise(words):
             flags.append("SYNC")
-        verb = statement.kind.value.split(" ")[0]
         if_exists = "IF EXISTS " if statement.if_exists else ""
-        sql = f"{verb} TABLE {if_exists}{name.quoted} {' '.join(flags)}"
-        if own := settings_of_text(asked.sql):
+        sql = f"{statement.kind.value} {if_exists}{name.quoted} {' '.join(flags)}"
+        if settings := settings_of_text(asked.sql):
             sql += " SETTINGS " + ", ".join(
-                f"{quote_identifier(n)} = {quote_string(v)}" for n, v in own.items()
+                f"{quote_identifier(n)} = {quote_string(v)}" for n, v in settings.items()
             )
         if record is None:
             await self._in_chdb(asked, sql)
             return
         table = self._life.tables.by_uuid(record.uuid)
-        if statement.kind is _K.DROP_TABLE:
-            if table is None:
+        if statement.kind is not _K.DETACH_TABLE:
+            if table is None and own is None:
                 await self._in_chdb(asked, sql)
                 return
             await self._require_keeper(name)
-            leaves = Leaves.NOTHING if "SYNC" in flags else Leaves.DATA
+            leaves = Leaves.NOTHING if "SYNC" in flags or own is not None else Leaves.DATA
             await self._life.drop(record, lambda: self._in_chdb(asked, sql), leaves=leaves)
         elif table is not None:
             await self._detach(asked, [table], sql)

@@ -31,8 +31,10 @@ from engine.node.replicated.catalog import TableState
 from engine.node.replicated.definition_sql import REPLICATED, is_create_of_replicated
 from engine.node.replicated.feeders import makes_feeder
 from engine.node.replicated.lifecycle import TableLifecycle
+from engine.node.replicated.own_tables import own_table, table_behind
 from engine.node.replicated.runtime import RunningTable
 from engine.node.replicated.statements import ReplicatedStatements
+from engine.node.replicated.view_definition import is_inner
 from engine.node.statement import Asked
 from engine.replication.mutation_entry import MutationEntry
 from engine.replication.replica.log_puller import pull
@@ -40,6 +42,7 @@ from engine.sql import AlterCommand, Statement, StatementKind, parse_statement, 
 from engine.storage.local_executor import ChdbExecutor
 
 _K = StatementKind
+_OF_A_VIEW = frozenset({_K.DROP_TABLE, _K.DROP_VIEW, _K.ALTER_TABLE, _K.OPTIMIZE, _K.TRUNCATE_TABLE})
 _PARTITION_COMMANDS = frozenset(command for command in AlterCommand if "PARTITION" in command.value)
 
 
@@ -110,8 +113,10 @@ class ReplicatedExecutor:
             self._life.on_change()
 
     async def table_engine(self, table: TableName) -> str | None:
-        engine = await self._inner.table_engine(table)
-        is_ours = self._life.tables.find(_whole(table, "default")) is not None
+        name = _whole(table, "default")
+        own = await own_table(self._life, name)
+        engine = await self._inner.table_engine(table if own is None else own.name)
+        is_ours = own is not None or self._life.tables.find(name) is not None
         return f"{REPLICATED}{engine}" if engine and is_ours else engine
 
     def supports_replication(self, engine: str) -> bool:
@@ -122,7 +127,7 @@ class ReplicatedExecutor:
         if statement.kind is _K.KILL_MUTATION:
             return await self._kill_digest(statement, database)
         if tables and runs_once_per_shard(statement):
-            table = self._life.tables.find(tables[0])
+            table = await table_behind(self._life, tables[0])
             if table is not None:
                 return (await self._shared(statement, table)).to_text()
         if tables and statement.kind in (_K.DELETE, _K.UPDATE):
@@ -149,6 +154,9 @@ class ReplicatedExecutor:
             return False
         if statement.kind is _K.CREATE_TABLE and statement.engine is None:
             return True  # perhaps AS a replicated one
+        may_be_view = statement.kind in _OF_A_VIEW or statement.or_replace
+        if may_be_view and any(is_inner(record.name) for record in records):
+            return True  # perhaps of a view that has one of them for its own
         names = {record.name for record in records}
         databases = {name.database for name in names}
         mentioned = {_whole(name, database) for name in (*statement.tables, *statement.targets)}

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from engine.errors import Code, SqlError
 from engine.names import TableName, quote_string
-from engine.node.replicated.definition_sql import Definition
+from engine.node.replicated.definition_sql import Definition, is_create_of_replicated
 from engine.node.replicated.runtime import ReplicatedTables
 from engine.node.replicated.views import Feeder, ViewGraph
 from engine.node.statement import Answer, Asked
@@ -83,7 +83,14 @@ class FeederGuard:
             await self._check_target(target, f"A table with engine {statement.engine}")
         elif statement.kind in _VIEWS and statement.targets:
             await self._check_view(asked, statement)
+        elif statement.kind is _K.ATTACH_VIEW and is_create_of_replicated(statement.kind, statement.engine):
+            await self.check_sources(asked)
         return None
+
+    async def check_sources(self, asked: Asked) -> None:
+        """Before there is a view with a replicated table of its own. Raises SqlError 48."""
+        for source, feeder in await self._fed_sources(asked):
+            raise _no_way(f"A view of {source}, into which {feeder} writes,", "of its own")
 
     async def check_new_table(self, name: TableName) -> None:
         """Before a table of this name is a replicated one. Raises SqlError 48."""
@@ -103,21 +110,33 @@ class FeederGuard:
         if cursor.word == "REFRESH":
             await self._check_target(target, "A refreshable materialized view")
             return
+        for source, feeder in await self._fed_sources(asked):
+            await self._check_target(target, f"A view of {source}, into which {feeder} writes,")
+
+    async def _fed_sources(self, asked: Asked) -> list[tuple[TableName, Feeder]]:
+        """What the view in `asked` reads, as far as something writes into it inside chDB."""
+        cursor = Cursor(asked.sql)
         at = next((at for at, word in enumerate(cursor.words) if word == "AS"), len(cursor.words))
+        found = []
         for source in read_tables(cursor, at):
             feeder = await self._graph.feeding(source.name.within(asked.current_database))
             if feeder is not None:
-                await self._check_target(target, f"A view of {source.name}, into which {feeder} writes,")
+                found.append((source.name, feeder))
+        return found
 
     async def _check_target(self, target: TableName | None, what: str) -> None:
         end = None if target is None else await self._graph.end_of(target, self._tables.is_ours)
         if end is not None:
-            raise SqlError(
-                Code.NOT_IMPLEMENTED,
-                f"{what} cannot write into the replicated table {end}: inside chDB its rows would come to no "
-                "other replica.",
-                hint=f"INSERT INTO {end} directly; many small inserts at once are committed together.",
-            )
+            raise _no_way(what, str(end))
+
+
+def _no_way(what: str, table: str) -> SqlError:
+    return SqlError(
+        Code.NOT_IMPLEMENTED,
+        f"{what} cannot write into the replicated table {table}: inside chDB its rows would come to no other "
+        "replica.",
+        hint="INSERT INTO the replicated table directly; many small inserts at once are committed together.",
+    )
 
 
 async def _detached_definition(asked: Asked, name: TableName) -> str | None:

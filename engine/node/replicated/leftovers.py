@@ -1,7 +1,8 @@
 """What a CREATE that was cut short has left under a temporary name goes away.
 
 It is an unfinished new table, or an old one that was exchanged out; its name, which has the new table's UUID,
-says which. An old one is dropped as by DROP TABLE.
+says which. An old one is dropped as by DROP TABLE. The table of a materialized view is an unfinished one as
+long as its record names the view and there is none of that UUID, attached or detached.
 
 Safety argument. An unfinished table has perhaps got a part of its rows, and other replicas may have joined it
 meanwhile (ON CLUSTER makes all at once): they fetch what it has, and the same rows of their own were left out
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 
 from engine.env import Env
 from engine.errors import Busy, OnclusterError, Unavailable, UnknownOutcome
@@ -37,14 +39,23 @@ _PATIENCE_S = 30.0
 def drop_leftovers(life: TableLifecycle, env: Env) -> None:
     """At the node's start, in the background: everything that is there."""
     for record in life.catalog.all():
-        if is_temporary(record.name):
+        if _may_be_leftover(record):
             life.later(drop_leftover(life, env, record.name), f"drop {record.name}")
 
 
+def note_view(life: TableLifecycle, record: TableRecord) -> None:
+    """The view is there that the table was made for."""
+    record = replace(record, for_view=None)
+    life.catalog.put(record)
+    table = life.tables.by_uuid(record.uuid)
+    if table is not None:
+        table.record = record
+
+
 async def clear_place(life: TableLifecycle, env: Env, me: ReplicaPaths) -> None:
-    """As `clear`, for what has this replica in Keeper, if that has a temporary name."""
+    """As `clear`, for what has this replica in Keeper, if that is unfinished."""
     record = life.catalog.at(me)
-    if record is not None and is_temporary(record.name):
+    if record is not None and _may_be_leftover(record):
         await clear(life, env, record.name)
 
 
@@ -56,7 +67,8 @@ async def clear(life: TableLifecycle, env: Env, temporary: TableName) -> None:
         return
     dropping = life.later(drop_leftover(life, env, temporary), f"drop {temporary}")
     await asyncio.wait({dropping}, timeout=_PATIENCE_S)
-    if life.catalog.named(temporary) is not None:
+    left = life.catalog.named(temporary)
+    if left is not None and _may_be_leftover(left):
         raise Busy(
             f"Replica {record.me.root} is that of a CREATE that was cut short or goes on, table {temporary}.",
             holder=str(temporary),
@@ -66,12 +78,12 @@ async def clear(life: TableLifecycle, env: Env, temporary: TableName) -> None:
 
 
 async def drop_leftover(life: TableLifecycle, env: Env, temporary: TableName) -> None:
-    """Until no replicated table has this name."""
+    """Until no replicated table has this name that is to go."""
     while True:
         try:
             async with life.names.hold([temporary]):
                 record = life.catalog.named(temporary)
-                if record is not None:
+                if record is not None and await _is_leftover(life, record):
                     await undo(life, record)
                 return
         except (Unavailable, UnknownOutcome) as error:
@@ -99,6 +111,17 @@ async def undo(life: TableLifecycle, record: TableRecord) -> None:
     await life.undo_create(record)
 
 
+def _may_be_leftover(record: TableRecord) -> bool:
+    return is_temporary(record.name) or record.for_view is not None
+
+
+async def _is_leftover(life: TableLifecycle, record: TableRecord) -> bool:
+    if record.for_view is not None and record.for_view in await life.local.defined():
+        note_view(life, record)
+        return False
+    return _may_be_leftover(record)
+
+
 def _is_unfinished(record: TableRecord) -> bool:
     """Else it is an old table, in whose place there is a new one now."""
-    return record.name == temporary_name(record.name, record.uuid)
+    return record.for_view is not None or record.name == temporary_name(record.name, record.uuid)

@@ -8,6 +8,7 @@ from engine.node.replicated.definition_sql import Definition
 from engine.node.replicated.waiting import flag, settings_of
 from engine.node.statement import Asked
 from engine.sql import Statement, StatementKind
+from engine.sql.cursor import Cursor
 
 _K = StatementKind
 
@@ -35,20 +36,26 @@ def refuse_old_syntax(asked: Asked, definition: Definition) -> None:
 
 def refuse_unsupported(statement: Statement) -> None:
     """Statements that define a replicated table in a way that is not possible here. Raises SqlError."""
-    if statement.kind is _K.CREATE_MATERIALIZED_VIEW:
-        raise SqlError(
-            Code.NOT_IMPLEMENTED,
-            "A materialized view cannot have a replicated table of its own.",
-            hint="Create the replicated table first, then the view with TO.",
-        )
     if statement.kind is not _K.CREATE_TABLE or statement.temporary:
         raise SqlError(Code.BAD_ARGUMENTS, f"{statement.kind} cannot have the engine {statement.engine}.")
+
+
+def refuse_refresh(sql: str) -> None:
+    """Of a view with a replicated table of its own. Raises SqlError 48."""
+    cursor = Cursor(sql)
+    if cursor.skip_to("REFRESH", "ENGINE", "AS") and cursor.word == "REFRESH":
+        raise SqlError(
+            Code.NOT_IMPLEMENTED,
+            "A refreshable materialized view cannot have a replicated table of its own: chDB refreshes it, "
+            "and its rows would come to no other replica.",
+            hint="INSERT … SELECT into a replicated table regularly.",
+        )
 
 
 def no_replace(name: TableName) -> SqlError:
     """Of CREATE OR REPLACE of something else."""
     return SqlError(
         Code.NOT_IMPLEMENTED,
-        f"The replicated table {name} can be replaced only by another replicated table.",
-        hint="Create the new object under another name, EXCHANGE TABLES, then DROP the replicated table.",
+        f"{name} is a replicated table, or has one of its own: only another replicated table can replace it.",
+        hint="Create the new object under another name, EXCHANGE TABLES, then DROP the old one.",
     )

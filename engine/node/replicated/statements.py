@@ -34,6 +34,9 @@ class StatementHandlers:
     def register(self, handler: ReplicatedStatements) -> None:
         self._handlers.append(handler)
 
+    def put_first(self, handler: ReplicatedStatements) -> None:
+        self._handlers.insert(0, handler)
+
     async def run(self, asked: Asked, statement: Statement) -> Answer | None:
         for handler in self._handlers:
             answer = await handler.run(asked, statement)
