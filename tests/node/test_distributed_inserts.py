@@ -286,6 +286,12 @@ def test_definitions_are_checked_and_ddl_touches_the_distributed_table_only(clus
     assert refused(node, "INSERT INTO renamed VALUES (1, 'x')", insert_shard_id="1").code in (10, 16)
     node.query("CREATE DATABASE gone")
     node.query("CREATE TABLE gone.t (k UInt8) ENGINE = Distributed(c, default, later)")
+    node.query("CREATE TABLE gone.p (k UInt8) ENGINE = MergeTree ORDER BY k")
+    node.query("INSERT INTO gone.p VALUES (1)")
+    node.query("TRUNCATE ALL TABLES FROM gone LIKE 't'")
+    assert node.query("SELECT count() FROM gone.p") == "1\n"
+    node.query("TRUNCATE ALL TABLES FROM gone")
+    assert node.query("SELECT count() FROM gone.p") == "0\n"
     node.query("TRUNCATE DATABASE gone")  # drops all its tables
     node.query("CREATE TABLE gone.t (k UInt8) ENGINE = Distributed(c, default, later)")
     node.query("DROP DATABASE gone")

@@ -47,23 +47,81 @@ def test_replicas_go_with_their_database_to_its_new_name_and_away_and_back(pair:
     assert pair.n1.query("SELECT (SELECT sum(k) FROM after.t), (SELECT sum(k) FROM after.p)") == "15\t3\n"
 
 
-def test_a_database_is_truncated_on_all_replicas(pair: Pair) -> None:
+def test_tables_of_a_database_are_truncated_by_their_names_on_all_replicas(pair: Pair) -> None:
     filled(pair, "emptied")
-    assert error(pair.n1.post("TRUNCATE ALL TABLES FROM emptied LIKE 't%'")) == 48
-    assert pair.n1.query("SELECT count() FROM emptied.t") == "2\n"
-    pair.n1.query("TRUNCATE DATABASE emptied")
+    n1 = pair.n1
+    n1.query("CREATE VIEW emptied.v AS SELECT * FROM emptied.t")
+    n1.query("CREATE MATERIALIZED VIEW emptied.to_t TO emptied.t AS SELECT k FROM emptied.p")
+    n1.query("CREATE TABLE emptied.a_null (k UInt64) ENGINE = Null")
+    counts = "SELECT (SELECT count() FROM emptied.t), (SELECT count() FROM emptied.p)"
+    n1.query("TRUNCATE ALL TABLES FROM emptied LIKE 'v'")
+    n1.query("TRUNCATE TABLES FROM emptied LIKE 'to%' SETTINGS alter_sync = 0")
+    assert n1.query(counts) == "2\t2\n", "a view has no rows of its own"
+    n1.query("TRUNCATE TABLES FROM emptied ILIKE 'T'")
+    assert n1.query(counts) == "0\t2\n"
     pair.n2.query("SYSTEM SYNC REPLICA emptied_t")
-    assert (
-        pair.n1.query("SELECT (SELECT count() FROM emptied.t), (SELECT count() FROM emptied.p)") == "0\t0\n"
-    )
     assert pair.n2.query("SELECT count() FROM emptied_t") == "0\n"
-    pair.n1.query("INSERT INTO emptied.t VALUES (1), (2)")
-    assert pair.n1.query("SELECT count() FROM emptied.t") == "2\n", "what is gone swallows no insert"
+    # One that cannot be truncated keeps no other from it.
+    assert error(n1.post("TRUNCATE ALL TABLES FROM emptied")) == 48
+    assert n1.query(counts) == "0\t0\n"
+    n1.query("INSERT INTO emptied.t VALUES (1), (2)")
+    assert n1.query("SELECT count() FROM emptied.t") == "2\n", "what is gone swallows no insert"
+
+
+def test_truncate_database_drops_its_tables_and_keeps_the_database(pair: Pair) -> None:
+    path = filled(pair, "cleared")
+    n1 = pair.n1
+    n1.query(
+        "CREATE TABLE cleared.kept (k UInt64) ENGINE = ReplicatedMergeTree('/cleared_kept', 'r') ORDER BY k"
+    )
+    n1.query("INSERT INTO cleared.kept VALUES (7)")
+    n1.query("DETACH TABLE cleared.kept PERMANENTLY")
+    n1.query("TRUNCATE DATABASE cleared")
+    assert n1.query("SHOW TABLES FROM cleared") == ""
+    eventually(lambda: pair.children(f"{path}/replicas"), ["n2"])
+    assert pair.n2.query("SELECT count() FROM cleared_t") == "2\n", "another replica's rows are its own"
+    n1.query("ATTACH TABLE cleared.kept")
+    assert n1.query("SELECT * FROM cleared.kept") == "7\n"
+    n1.query("DROP DATABASE cleared SYNC")
+
+
+def test_drop_if_empty_asks_for_the_replicas_own_rows(pair: Pair) -> None:
+    table = pair.table()
+    n1 = pair.n1
+    n1.query(f"INSERT INTO {table} VALUES (1, 'x')")
+    n1.query("CREATE TABLE empty_too (k UInt64) ENGINE = MergeTree ORDER BY k")
+    for sql in (
+        "DROP TABLE IF EMPTY {}",
+        "DETACH TABLE IF EMPTY {}",
+        "DROP TABLE IF EXISTS IF EMPTY {} SYNC",
+    ):
+        assert error(n1.post(sql.format(table))) == 705
+    assert error(n1.post(f"DROP TABLE IF EMPTY empty_too, {table}")) == 705
+    n1.query(f"INSERT INTO {table} VALUES (2, 'y')")  # it was not stopped
+    n1.query(f"TRUNCATE TABLE {table} SETTINGS alter_sync = 2")
+    pair.on_cluster(f"DROP TABLE IF EMPTY {table} ON CLUSTER all SYNC")
+    for node in pair.both:
+        assert node.query(f"EXISTS TABLE {table}") == "0\n"
+    n1.query(f"DROP TABLE IF EXISTS IF EMPTY {table}")
+    n1.query("DROP TABLE IF EXISTS empty_too")
+
+
+def test_drop_if_empty_in_a_replicated_database_is_decided_before_it_is_committed(pair: Pair) -> None:
+    for node in pair.both:
+        node.query("CREATE DATABASE em ENGINE = Replicated('/dbs/em', '{shard}', '{replica}')")
+    for name, engine in (("p", "MergeTree"), ("r", "ReplicatedMergeTree")):
+        pair.n1.query(f"CREATE TABLE em.{name} (k UInt64) ENGINE = {engine} ORDER BY k")
+        pair.n1.query(f"INSERT INTO em.{name} VALUES (1)")
+        assert error(pair.n1.post(f"DROP TABLE IF EMPTY em.{name}")) == 705
+        assert pair.n1.query(f"SELECT * FROM em.{name}") == "1\n"
+        pair.n1.query(f"TRUNCATE TABLE em.{name} SETTINGS alter_sync = 0")
+        pair.n1.query(f"DROP TABLE IF EMPTY em.{name}")
+    pair.n2.query("SYSTEM SYNC DATABASE REPLICA em")
+    assert pair.same("SHOW TABLES FROM em") == ""
 
 
 def test_a_detached_tables_replica_goes_with_its_database(pair: Pair) -> None:
     path = filled(pair, "left")
-    assert error(pair.n1.post("DROP TABLE IF EMPTY left.t")) == 48
     assert pair.n1.post("DROP DATABASE IF EMPTY left").status != 200
     pair.n1.query("DETACH TABLE left.t PERMANENTLY")
     pair.n1.query("DROP DATABASE left SYNC")

@@ -29,6 +29,7 @@ from engine.node.databases.planning import LENIENT, AlterPlanner
 from engine.node.databases.replacement import Replacement, has_rows_of_its_own, replaces_table
 from engine.node.databases.rewriting import from_log
 from engine.node.databases.texts import SchemaTexts, changes, uuid_of
+from engine.node.replicated.if_empty import check_empty, is_if_empty, without_if_empty
 from engine.node.replicated.lifecycle import TableLifecycle
 from engine.node.replicated.local_tables import LocalTables
 from engine.node.replicated.own_tables import own_table, table_behind
@@ -122,6 +123,8 @@ class ChdbSchema:
         statement = parse_statement(sql)
         if self._is_done(statement) or await self._has_mutated(number, statement):
             return
+        if statement.tables and self._shell.life.tables.find(statement.tables[0]) is not None:
+            sql = without_if_empty(sql)  # who sent it has looked, and its rows are these
         await self._carry_out(sql, settings, fence)
 
     async def _has_mutated(self, number: int, statement: Statement) -> bool:
@@ -213,11 +216,13 @@ class ChdbSchema:
         inner = [other for other in texts if other.startswith(_INNER) and str(uuid) in other]
         gone |= dict.fromkeys(inner)
         await commit(gone)
-        quiet = replace(asked, settings={**asked.settings, **_QUIET})
+        quiet = replace(asked, sql=without_if_empty(asked.sql), settings={**asked.settings, **_QUIET})
         await self._shell.run_here(quiet)
 
     async def _check_droppable(self, asked: Asked, statement: Statement) -> None:
         """Raises SqlError for what chDB would refuse: it is too late when that is committed."""
+        if is_if_empty(asked.sql):
+            await check_empty(self._shell.local, statement.tables[0])
         if not statement.kind.value.startswith("DROP "):
             return
         # DETACH refuses for the same dependencies, and a table of its own is no longer there for DROP.

@@ -9,14 +9,12 @@ what was still to be sent, then the record; a crash between leaves the rest to t
 
 from __future__ import annotations
 
-import json
 import logging
 from dataclasses import replace
 from uuid import UUID
 
 from engine.distributed.definition import ENGINE
 from engine.errors import Code, OnclusterError, SqlError
-from engine.names import TableName, quote_string
 from engine.node.distributed.alter import AlterDistributed
 from engine.node.distributed.create_views import CreateViews
 from engine.node.distributed.replacing import Replacing, RunOther
@@ -24,9 +22,9 @@ from engine.node.distributed.spools import Spools
 from engine.node.distributed.tables import DistributedTable, DistributedTables
 from engine.node.replicated.name_locks import NameLocks
 from engine.node.replicated.statements import done
+from engine.node.replicated.truncate_all import is_truncate_all, truncate_all
 from engine.node.statement import Answer, Asked
-from engine.sql import Statement, StatementKind, literal_value, parse_statement, tokenize
-from engine.sql.cursor import Cursor
+from engine.sql import Statement, StatementKind, parse_statement, tokenize
 
 log = logging.getLogger(__name__)
 
@@ -61,8 +59,8 @@ class DistributedDdl:
         match statement.kind:
             case _K.DROP_TABLE | _K.DETACH_TABLE:
                 is_ours = await self._drop_or_detach(asked, statement)
-            case _K.TRUNCATE_DATABASE if _names_tables(asked.sql):
-                is_ours = await self._truncate_all(asked, statement.database or "")
+            case _K.TRUNCATE_DATABASE if is_truncate_all(asked.sql):
+                is_ours = await self._truncate_all(asked, statement)
             case _K.DROP_DATABASE | _K.TRUNCATE_DATABASE:
                 await self._before_all_go(statement.database or "")
                 is_ours = False
@@ -125,28 +123,6 @@ class DistributedDdl:
             if table.name.database == database:
                 await self._flush_if_possible(table)
 
-    async def _truncate_all(self, asked: Asked, database: str) -> bool:
-        """TRUNCATE ALL TABLES FROM d [[NOT] LIKE '…'], table by table: to chDB a Distributed one is a Merge,
-        whose TRUNCATE is that of what it reads."""
-        if not any(table.name.database == database for table in await self._tables.all()):
-            return False
-        cursor = Cursor(asked.sql)
-        is_like = cursor.skip_to("LIKE", "ILIKE")
-        negation = "NOT " if is_like and cursor.words[cursor.at - 1] == "NOT" else ""
-        pattern = literal_value(cursor.tokens[cursor.at + 1]) if is_like else "%"
-        rows = await asked.session.clone().query(
-            "SELECT name FROM system.tables WHERE engine NOT LIKE '%View' AND engine != 'Dictionary' AND "
-            f"database = {quote_string(database)} AND name {negation}{cursor.word or 'LIKE'} "
-            f"{quote_string(pattern)} ORDER BY name",
-            format="JSONCompactEachRow",
-            is_harmless=True,
-        )
-        for name in (TableName(database, json.loads(row)[0]) for row in rows.text.splitlines()):
-            one = replace(asked, sql=f"TRUNCATE TABLE IF EXISTS {name.quoted}")
-            if not await self._truncate(one, parse_statement(one.sql)):
-                await self._run_other(one)
-        return True
-
     async def _flush_if_possible(self, table: DistributedTable) -> None:
         if not table.definition.number("flush_on_detach", 1):
             return
@@ -173,6 +149,16 @@ class DistributedDdl:
             await self._spools.truncate(table)
         return True
 
+    async def _truncate_all(self, asked: Asked, statement: Statement) -> bool:
+        if all(table.name.database != statement.database for table in await self._tables.all()):
+            return False
+        await truncate_all(self._tables.local, asked, statement, self._run_any)
+        return True
+
+    async def _run_any(self, asked: Asked) -> None:
+        if await self.run(asked, parse_statement(asked.sql)) is None:
+            await self._run_other(asked)
+
     async def _alter(self, asked: Asked, statement: Statement) -> bool:
         table = await self._tables.find_for(asked, statement.tables[0])
         if table is None:
@@ -196,9 +182,3 @@ class DistributedDdl:
             )
         finally:
             self._tables.changed()
-
-
-def _names_tables(sql: str) -> bool:
-    """TRUNCATE ALL TABLES and not TRUNCATE DATABASE."""
-    words = Cursor(sql).words
-    return words[1:2] == ["TABLES"] or words[1:3] == ["ALL", "TABLES"]

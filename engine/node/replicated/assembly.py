@@ -145,7 +145,7 @@ class ReplicatedNode:
                     check_sources=feeders.check_sources,
                 ),
                 self._create,
-                DropRenameStatements(self.life),
+                DropRenameStatements(self.life, self._run_other),
                 ShowStatements(self.life),
                 CheckStatements(self.tables),
                 self._inserts,
@@ -230,7 +230,11 @@ class ReplicatedNode:
             if rest is None:
                 return
             asked = rest
-        answer = await self.handlers.run(asked, statement)
+        await self._run_other(asked)
+
+    async def _run_other(self, asked: Asked) -> None:
+        """Any statement but one about a Distributed table."""
+        answer = await self.handlers.run(asked, parse_statement(asked.sql))
         if answer is not None:
             await answer.finish()
             return

@@ -17,16 +17,16 @@ from functools import partial
 from engine.errors import Code, KeeperUnavailable, SqlError
 from engine.names import TableName, quote_identifier, quote_string
 from engine.node.replicated.catalog import TableRecord, TableState
+from engine.node.replicated.if_empty import check_empty, is_if_empty
 from engine.node.replicated.lifecycle import Leaves, TableLifecycle
 from engine.node.replicated.own_tables import own_table
 from engine.node.replicated.runtime import RunningTable
 from engine.node.replicated.statements import done
 from engine.node.replicated.table_names import renaming
 from engine.node.replicated.text_settings import settings_of_text
-from engine.node.replicated.waiting import sync_of, wait_for_inactive_s
+from engine.node.replicated.truncate_all import Run, is_truncate_all, truncate_all
 from engine.node.statement import Answer, Asked
 from engine.part_storage.hidden_settings import HIDDEN_SETTINGS
-from engine.replication.commands.partitions import truncate
 from engine.sql import Statement, StatementKind, tokenize
 
 _K = StatementKind
@@ -38,8 +38,9 @@ _MARKS = ("max_bytes_to_merge_at_max_space_in_pool", "max_bytes_to_merge_at_min_
 class DropRenameStatements:
     """Implements `ReplicatedStatements`."""
 
-    def __init__(self, life: TableLifecycle) -> None:
+    def __init__(self, life: TableLifecycle, run: Run) -> None:
         self._life = life
+        self._run = run
 
     async def run(self, asked: Asked, statement: Statement) -> Answer | None:
         match statement.kind:
@@ -57,8 +58,10 @@ class DropRenameStatements:
                 is_ours = await self._attach_database(asked, statement)
             case _K.RENAME_DATABASE:
                 is_ours = await self._rename_database(asked, statement)
+            case _K.TRUNCATE_DATABASE if is_truncate_all(asked.sql):
+                is_ours = await self._truncate_all(asked, statement)
             case _K.TRUNCATE_DATABASE:
-                is_ours = await self._truncate_database(asked, statement)
+                is_ours = await self._drop_database(asked, statement)
             case _K.UNDROP_TABLE:
                 is_ours = await self._undrop(asked, statement)
             case _:
@@ -74,10 +77,10 @@ class DropRenameStatements:
         if statement.temporary or not (own or any(self._record(name) for name in names)):
             return False
         words = _words(asked.sql)
-        if ("IF", "EMPTY") in itertools.pairwise(words):
-            raise SqlError(Code.NOT_IMPLEMENTED, "IF EMPTY is not supported for replicated tables.")
         async with self._life.names.hold([*names, *(record.name for record in own.values())]):
             for name in names:
+                if is_if_empty(asked.sql):
+                    await check_empty(self._life.local, name)
                 await self._on_table(asked, statement, name, words, own.get(name))
         return True
 
@@ -100,6 +103,8 @@ class DropRenameStatements:
         if ("NO", "DELAY") in itertools.pairwise(words):
             flags.append("SYNC")
         if_exists = "IF EXISTS " if statement.if_exists else ""
+        if is_if_empty(asked.sql):  # rows may have come since it was looked
+            if_exists += "IF EMPTY "
         sql = f"{statement.kind.value} {if_exists}{name.quoted} {' '.join(flags)}"
         if settings := settings_of_text(asked.sql):
             sql += " SETTINGS " + ", ".join(
@@ -189,6 +194,7 @@ class DropRenameStatements:
     # -- databases -------------------------------------------------------------------------------------------
 
     async def _drop_database(self, asked: Asked, statement: Statement) -> bool:
+        """DROP DATABASE, and TRUNCATE DATABASE, after which it is there, without the tables that it had."""
         database = statement.database or ""
         words = _words(asked.sql)
         sync = " SYNC" if "SYNC" in words else ""
@@ -204,9 +210,10 @@ class DropRenameStatements:
                     leaves = Leaves.NOTHING if sync else Leaves.DATA
                     await self._life.drop(record, drop, leaves=leaves)
             await self._in_chdb(asked, asked.sql)
+            stay = await self._life.local.defined() if statement.kind is _K.TRUNCATE_DATABASE else ()
             for record in records:
-                if self._life.catalog.get(record.uuid) == record:  # it was detached
-                    await self._life.dropped_by_chdb(record)
+                if self._life.catalog.get(record.uuid) == record and record.uuid not in stay:
+                    await self._life.dropped_by_chdb(record)  # it was detached
         return True
 
     async def _detach_database(self, asked: Asked, statement: Statement) -> bool:
@@ -229,22 +236,10 @@ class DropRenameStatements:
                 await self._life.reattach(record.uuid)
         return True
 
-    async def _truncate_database(self, asked: Asked, statement: Statement) -> bool:
-        database = statement.database or ""
-        if not self._of_database(database):
+    async def _truncate_all(self, asked: Asked, statement: Statement) -> bool:
+        if not self._of_database(statement.database or ""):
             return False
-        if {"LIKE", "ILIKE"} & set(_words(asked.sql)):
-            raise SqlError(
-                Code.NOT_IMPLEMENTED,
-                f"TRUNCATE of some tables of {database} is not supported: it has replicated tables.",
-                hint="TRUNCATE TABLE them one by one.",
-            )
-        for local in await self._life.local.in_database(database):
-            table = self._life.tables.by_uuid(local.uuid)
-            if table is not None:
-                await truncate(table.ctx, sync=sync_of(asked), inactive_timeout_s=wait_for_inactive_s(asked))
-            elif not local.engine.endswith("View") and local.engine != "Dictionary":
-                await self._in_chdb(asked, f"TRUNCATE TABLE IF EXISTS {local.name.quoted}")
+        await truncate_all(self._life.local, asked, statement, self._run)
         return True
 
     # -- UNDROP ----------------------------------------------------------------------------------------------
