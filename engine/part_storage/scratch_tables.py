@@ -158,6 +158,12 @@ class ScratchTables:
         links = dict(zip(local_names, sources, strict=True))
         return self._attached(connection, purpose, self._body(connection), links)
 
+    def copied(self, connection: Connection, purpose: str, parts: Sequence[Path]) -> Scratch:
+        """A table with links of parts of any partitions, without names, called as they are where they lie.
+        Raises as `filled`."""
+        links: dict[str, tuple[Path, PartName | None]] = {part.name: (part, None) for part in parts}
+        return self._attached(connection, purpose, self._body(connection), links)
+
     def _attached(
         self,
         connection: Connection,

@@ -23,6 +23,7 @@ from engine.part_storage.merged_parts import MergedParts
 from engine.part_storage.part_files import remove_tree
 from engine.part_storage.part_uuid import UUID_FILE, uuid_of
 from engine.part_storage.partition_values import partition_ids
+from engine.part_storage.plain_copy import plain_copy
 from engine.part_storage.producing import Producer
 from engine.part_storage.publish_queue import PublishQueue
 from engine.part_storage.publishing import Change, Publisher
@@ -156,6 +157,10 @@ class ChdbPartStore:
     def directories(self) -> Collection[str]:
         """Names, in the table's directory, of the parts that readers see."""
         return {local.visible.name for local in self._state.active.values()}
+
+    def plain_copy(self) -> AbstractAsyncContextManager[TableName]:
+        """A table of this table's parts that carries no replicated names; see `plain_copy`."""
+        return plain_copy(self._state, self._scratch, self._workers)
 
     async def close(self) -> None:
         """Give threads and scratch tables back. What runs is to be over."""

@@ -2,15 +2,15 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
 from engine.config.model import Topology, User
-from engine.errors import SqlError
+from engine.errors import NodeExists, SqlError
 from engine.keeper.memory import MemoryKeeperServer
 from engine.keeper.recipes import SessionHolder
 from engine.names import HostId, TableName
@@ -22,14 +22,17 @@ from engine.node.replicated.lifecycle import TableLifecycle
 from engine.node.replicated.local_tables import LocalTable, LocalTables
 from engine.node.replicated.runtime import ReplicatedTables, RunningTable
 from engine.node.replicated.shard_check import Defaults
+from engine.node.replicated.statements import NOTHING
 from engine.node.replicated.undrop import UndropStatements, forget_dropped
+from engine.node.replicated.view_definition import inner_name
+from engine.node.replicated.view_tables import ViewTableStatements
 from engine.node.statement import Asked
 from engine.replication.commands.create import Created, create_replica
 from engine.replication.host import ReplicaHost
 from engine.replication.part_name import PartName
 from engine.replication.replica.context import Broadcast
 from engine.sql import StatementKind, parse_statement
-from engine.storage import DiskReserve
+from engine.storage import DiskReserve, QueryResult
 from engine.testing.simulation import SimulationEnv
 
 NAME = TableName("d", "t")
@@ -120,12 +123,20 @@ class Disk(LocalTables):
     async def dropped(self) -> set[UUID]:
         return set(self.dropped_tables)
 
+    async def defined(self) -> frozenset[UUID]:
+        return frozenset(self.tables)
+
+    def clone(self) -> "Disk":
+        return self
+
     async def forget(self, uuid: UUID) -> None:
         assert uuid not in self.tables
 
-    async def query(self, sql: str, **_: object) -> None:
+    async def query(self, sql: str, **_: object) -> QueryResult:
         """What a client's session does."""
         statement = parse_statement(sql)
+        if sql.startswith("DESCRIBE"):
+            return replace(NOTHING, data=b'["a", "Int8"]\n')
         self.bomb.tick()
         if sql.startswith("UNDROP"):
             uuid = await self.last_dropped(statement.tables[0])
@@ -140,10 +151,15 @@ class Disk(LocalTables):
                 raise SqlError(359, "Table is too big to be dropped")
             found = await self.named(statement.tables[0])
             if found is not None:
+                inner = await self.named(inner_name(found.name, found.uuid))
+                if inner is not None:  # a view's own table goes first
+                    del self.tables[inner.uuid]
+                    self.bomb.tick()
                 del self.tables[found.uuid]
                 if "SYNC" not in sql:
                     self.dropped_tables[found.uuid] = found.name
         self.bomb.tick()
+        return NOTHING
 
 
 def _local(uuid: UUID, name: TableName) -> LocalTable:
@@ -222,6 +238,9 @@ class _Part:
         return await create_replica(keeper, record.paths, record.me, new, definition)
 
 
+async def _nothing_to_check(_: Asked) -> None: ...
+
+
 class Maker:
     life: TableLifecycle
 
@@ -292,13 +311,16 @@ class Process:
             self.life, env=env, topology=Topology, defaults=defaults, run_insert=self._fill
         )
         self.life.check_place = self._create.check_place
-        self._drop = DropRenameStatements(self.life)
+        self._views = ViewTableStatements(
+            self.life, self._create, env=env, run_insert=self._fill, check_sources=_nothing_to_check
+        )
+        self._drop = DropRenameStatements(self.life, self._fill)
         self._undrop = UndropStatements(self.life, env)
 
     async def run(self, sql: str) -> None:
         session: Any = self.world.disk
         asked = Asked(sql=sql, user=User("u"), session=session, database="d")
-        for handler in (self._create, self._undrop, self._drop):
+        for handler in (self._views, self._create, self._undrop, self._drop):
             if await handler.run(asked, parse_statement(sql)) is not None:
                 return
 
@@ -329,5 +351,6 @@ class Process:
         assert table is not None
         keeper = await self.holder.get()
         for part in FILLED:
-            await keeper.create(table.ctx.me.part(part))
+            with suppress(NodeExists):  # the same rows once more are duplicates
+                await keeper.create(table.ctx.me.part(part))
         self.filled.append(table.uuid)

@@ -7,6 +7,7 @@ import pytest
 from engine.config.model import Cluster, Replica, Shard, Topology
 from engine.errors import SqlError
 from engine.names import HostId, TableName
+from engine.node.replicated.cloning import Clone, clone_in
 from engine.node.replicated.definition_sql import Definition
 from engine.node.replicated.insert_sql import InsertSql
 from engine.node.replicated.inserts import options_of
@@ -115,7 +116,11 @@ def test_create_as_another_table_takes_its_definition() -> None:
     assert definition.like("CREATE TABLE d.y (`a` Int8) ENGINE = ReplicatedMergeTree('/p', 'r')") == (
         "CREATE TABLE IF NOT EXISTS d.x (`a` Int8) ENGINE = ReplicatedMergeTree('/p', 'r')"
     )
-    assert Definition("CREATE TABLE x CLONE AS y").is_clone
+    for head in ("CREATE TABLE x", "CREATE TABLE IF NOT EXISTS d.x UUID '1'", "CREATE TABLE x ON CLUSTER c"):
+        clone = clone_in(f"{head} CLONE AS d.y ENGINE = Null")
+        assert clone == Clone(f"{head} AS d.y ENGINE = Null", TableName("d", "y"))
+    assert clone_in("CREATE TABLE clone AS y") is None
+    assert clone_in("CREATE TABLE x (clone Int8) ENGINE = Null") is None
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from uuid import UUID
 
 from engine.errors import Code, SqlError
 from engine.names import quote_identifier, quote_string
+from engine.node.replicated.cloning import clone_in
 from engine.node.replicated.definition_sql import REPLICATED, Definition
 from engine.node.replicated.waiting import number
 from engine.sql import (
@@ -142,6 +143,13 @@ def check_create(sql: str, settings: Mapping[str, str]) -> str:
             f"{what} is not supported with Replicated databases. Consider using separate CREATE and INSERT "
             "queries.",
             hint="Or set database_replicated_allow_heavy_create.",
+        )
+    if d.kind is _K.CREATE_TABLE and clone_in(sql) is not None:
+        raise SqlError(
+            Code.SUPPORT_IS_DISABLED,
+            "CREATE CLONE AS is not supported with Replicated databases. Consider using separate CREATE and "
+            "INSERT queries.",
+            hint="Or CREATE TABLE … AS, then ALTER TABLE … ATTACH PARTITION ALL FROM.",
         )
     if d.engine is None:
         return sql

@@ -202,7 +202,7 @@ class DatabaseStatements:
         if statement.kind is not _K.CREATE_TABLE or statement.engine is not None:
             return sql
         definition = Definition(sql)
-        if definition.source is None or definition.is_clone:
+        if definition.source is None:
             return sql
         text = self._databases.text_of(definition.source)
         if text is None or not text.startswith("ATTACH TABLE "):

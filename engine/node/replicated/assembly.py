@@ -38,6 +38,7 @@ from engine.node.replicated.mutations import KillMutationStatements
 from engine.node.replicated.optimize import OptimizeStatements
 from engine.node.replicated.own_tables import OwnTableStatements
 from engine.node.replicated.part_names import PartNames
+from engine.node.replicated.plain_targets import PlainTargetStatements
 from engine.node.replicated.replicas_status import replicas_status
 from engine.node.replicated.rollup_functions import with_own_names
 from engine.node.replicated.runtime import ReplicatedTables, RunningTable
@@ -145,6 +146,7 @@ class ReplicatedNode:
                     check_sources=feeders.check_sources,
                 ),
                 self._create,
+                PlainTargetStatements(self.tables, self._run_other),
                 DropRenameStatements(self.life, self._run_other),
                 ShowStatements(self.life),
                 CheckStatements(self.tables),

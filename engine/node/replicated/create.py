@@ -2,8 +2,9 @@
 
 Safety argument: that of `lifecycle`. Before its first step nothing is changed, and everything that can be
 refused without a change is refused: names, macros, Keeper's absence, a replica that another table of this
-node is, a table in Keeper that belongs to another shard. With AS SELECT the table gets its rows under a
-temporary name, as with OR REPLACE (`replacing`): one that is there has them, whatever was cut short before.
+node is, a table in Keeper that belongs to another shard. With AS SELECT and CLONE AS the table gets its rows
+under a temporary name, as with OR REPLACE (`replacing`): one that is there has them, whatever was cut short
+before.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from engine.errors import (
 from engine.keeper.base import Keeper
 from engine.names import TableName
 from engine.node.replicated.catalog import TableState
+from engine.node.replicated.cloning import clone_in
 from engine.node.replicated.definition_sql import REPLICATED, Definition, is_create_of_replicated
 from engine.node.replicated.leftovers import clear_place
 from engine.node.replicated.lifecycle import TableLifecycle
@@ -79,7 +81,12 @@ class CreateStatements:
     async def run(self, asked: Asked, statement: Statement) -> Answer | None:
         if statement.kind not in _CREATES:
             return None
+        clone = clone_in(asked.sql) if statement.kind is _K.CREATE_TABLE else None
+        if clone is not None:
+            asked = replace(asked, sql=clone.create)
         definition = await self._definition(asked, statement)
+        if definition is not None and clone is not None:
+            definition.rows_of = clone.source.within(asked.current_database)
         if definition is None:
             await self._protect(asked, statement)
             return None
@@ -106,12 +113,6 @@ class CreateStatements:
         source = self._life.tables.find_for(asked, definition.source)
         if source is None:
             return None
-        if definition.is_clone:
-            raise SqlError(
-                Code.NOT_IMPLEMENTED,
-                f"CLONE AS is not supported for the replicated table {source.name}.",
-                hint="Create the table with CREATE TABLE … AS, then ATTACH PARTITION ALL FROM.",
-            )
         local = (await self._life.local.by_uuid([source.uuid]))[source.uuid]
         record = source.record
         shown = Definition(local.create_query).shown(
@@ -142,7 +143,7 @@ class CreateStatements:
         await self.check_database(name)
         uuid = UUID(statement.uuid) if statement.uuid else self._env.new_uuid()
         place = self.place(definition, name, uuid, is_uuid_given=statement.uuid is not None)
-        if definition.select is None:
+        if not definition.is_filled:
             await self.make(asked, definition, name, uuid, place)
             return
         await life.check_new_name(name)
@@ -192,8 +193,8 @@ class CreateStatements:
         *,
         for_view: UUID | None = None,
     ) -> None:
-        """All steps, with the rows of AS SELECT; the caller holds the name, which nothing has. `for_view` is
-        the view whose own table this is going to be."""
+        """All steps, with the rows of AS SELECT or CLONE AS; the caller holds the name, which nothing has.
+        `for_view` is the view whose own table this is going to be."""
         life = self._life
         await life.check_new_name(name)
         keeper = await self._keeper()
@@ -221,6 +222,10 @@ class CreateStatements:
         if definition.select is not None:
             insert = f"INSERT INTO {table.name.quoted} {definition.select}"
             await self._run_insert(replace(asked, sql=insert, fence=Fence()))
+        elif definition.rows_of is not None:
+            source = definition.rows_of.quoted
+            attach = f"ALTER TABLE {table.name.quoted} ATTACH PARTITION ALL FROM {source}"
+            await self._run_insert(replace(asked, sql=attach, fence=Fence()))
 
     async def check_place(self, keeper: Keeper, paths: TablePaths) -> None:
         """Raises SqlError 36 when another shard has the path."""

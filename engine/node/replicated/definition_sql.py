@@ -73,7 +73,8 @@ class Definition:
         self._as_at: int | None = None
         self.source: TableName | None = None
         """`AS other_table`."""
-        self.is_clone = False
+        self.rows_of: TableName | None = None
+        """The table that the new one gets the parts of (`cloning`)."""
         if not d.refs or d.body is None:
             return
         behind_name = max(d.refs[0].end, d.cluster_span[1] if d.cluster_span else 0)
@@ -103,6 +104,11 @@ class Definition:
     def select(self) -> str | None:
         """The SELECT behind AS, whose rows the table gets; None without one, and with EMPTY AS."""
         return None if self._select_at is None else self.sql[self._select_at :].rstrip("; \t\r\n")
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether the table is to have rows from the beginning."""
+        return self._select_at is not None or self.rows_of is not None
 
     @property
     def storage(self) -> tuple[int, int]:
@@ -234,7 +240,6 @@ class Definition:
                 if d.word in ("SELECT", "WITH", "(", "FROM"):
                     self._select_at = d.token.start
                     return
-                self.is_clone = d.words[d.at - 2 : d.at - 1] == ["CLONE"]
                 source = d.table(Role.SOURCE)
                 if source is not None and d.word != "(":
                     self.source = source.name

@@ -57,6 +57,10 @@ class NodePartStore(PartStore, Protocol):
         """The part that readers read there."""
         ...
 
+    def plain_copy(self) -> AbstractAsyncContextManager[TableName]:
+        """A table of chDB's own with the parts that readers see now."""
+        ...
+
     def renaming(self) -> AbstractAsyncContextManager[None]:
         """Held while chDB gives the table another name, and until `renamed`."""
         ...
