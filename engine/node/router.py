@@ -290,6 +290,17 @@ class StatementRouter:
             insert, asked = replace(insert, head=head), replace(asked, sql=head)
             statement = parse_statement(head)
         await self._check(asked, statement)
+        if self._distributed is None or not insert.input_structure:
+            return await self._insert_rows(asked, statement, insert, rows)
+        # It is a SELECT, which may read Distributed tables beside the rows.
+        failover = self._distributed.failover(asked, statement)
+        asked = await self._distributed.prepare_read(replace(asked, sql=insert.head), statement, failover)
+        async with self._distributed.turn(failover):
+            return await self._insert_rows(asked, statement, replace(insert, head=asked.sql), rows)
+
+    async def _insert_rows(
+        self, asked: Asked, statement: Statement, insert: InsertText, rows: AsyncIterator[bytes]
+    ) -> Answer:
         is_for_chdb = await is_about_temporary(asked, statement)
         if self._distributed is not None and not is_for_chdb:
             answer = await self._distributed.insert(asked, insert, rows, self._insert_from_input)

@@ -47,6 +47,27 @@ def test_the_rows_of_an_insert_may_come_from_a_distributed_table(cluster: Cluste
     assert n1.query("SELECT groupArray(n) FROM (SELECT n FROM here ORDER BY n)") == "[7,20,20]\n"
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO here VALUES",
+        "INSERT INTO here (n) FORMAT Values",
+        "INSERT INTO here SELECT n FROM input('n UInt64') WHERE n IN (SELECT k * 10 FROM t1_d) FORMAT CSV",
+        "INSERT INTO here SELECT i.n FROM input('n UInt64') AS i JOIN t1_d AS t ON i.n = t.k * 10 FORMAT CSV",
+        "INSERT INTO here SELECT n + (SELECT min(k) FROM t1_d) FROM input('n UInt64') WHERE n > 7 FORMAT CSV",
+    ],
+)
+def test_rows_that_come_behind_an_insert_may_meet_a_distributed_table(
+    cluster: Cluster, statement: str
+) -> None:
+    n1, rows = cluster.n1, "(20), ((SELECT max(k) FROM t1_d) + 111)"
+    if "input" in statement:
+        rows = "7\n20\n130\n5\n"
+    n1.query("TRUNCATE TABLE here")
+    n1.query(rows, query=statement)
+    assert n1.query("SELECT groupArray(n) FROM (SELECT n FROM here ORDER BY n)") == "[20,130]\n"
+
+
 def test_a_value_of_a_row_keeps_its_type_and_its_bytes(cluster: Cluster) -> None:
     n1, name = cluster.n1, cluster.tables("k UInt64, v String")
     quoted = "(SELECT concat('x\\'\\t', max(v), '\\n') FROM t1_d WHERE k = {})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
@@ -14,6 +15,9 @@ from engine.node.http.query import HttpQuery
 from engine.sql.insert_with import with_behind_insert
 from engine.sql.tokens import scan
 from engine.storage.statement_text import InsertText, insert_with_rows
+
+_SUBQUERY = re.compile(rb"\(\s*(?:SELECT|WITH|FROM)\b", re.IGNORECASE)
+"""Rows with such a thing are SQL that somebody has to look at, as long as they fit into a statement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,13 @@ async def read_query(query: HttpQuery, body: AsyncIterator[bytes], *, limit: int
     is_at_end = False
     if had_parameter and _is_insert(_text(text)) and (insert := _with_rows(text, is_whole=True)) is not None:
         # The parameter says it all: not a byte of the body is needed to know what to do with it.
-        return _insert(text, insert, body, separator=bool(_text(text)[insert.rows_at :].strip()))
+        has_rows = bool(_text(text)[insert.rows_at :].strip())
+        if insert.format == "Values":
+            begin, is_at_end = await _up_to(body, limit - len(text))
+            if is_at_end and _SUBQUERY.search(begin) is not None:
+                return QueryText(_text(text + b"\n" + begin), None, None)
+            body = _together(begin, body)
+        return _insert(text, insert, body, separator=has_rows)
     async for chunk in body:
         if had_parameter:
             text += b"\n"
@@ -74,6 +84,23 @@ async def read_query(query: HttpQuery, body: AsyncIterator[bytes], *, limit: int
             f"Max query size exceeded (can be increased with the `max_query_size` setting): {limit} bytes",
         )
     return QueryText(with_behind_insert(_text(text)), None, None)
+
+
+async def _up_to(body: AsyncIterator[bytes], limit: int) -> tuple[bytes, bool]:
+    """The first bytes of the body, a chunk more than `limit` at most, and whether that was all."""
+    begin = bytearray()
+    async for chunk in body:
+        begin += chunk
+        if len(begin) > limit:
+            return bytes(begin), False
+    return bytes(begin), True
+
+
+async def _together(begin: bytes, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    if begin:
+        yield begin
+    async for chunk in body:
+        yield chunk
 
 
 def _text(data: bytes | bytearray) -> str:
@@ -101,10 +128,4 @@ def _insert(text: bytearray, insert: InsertText, body: AsyncIterator[bytes], *, 
     head_bytes = len(_text(text)[: insert.rows_at].encode("utf-8", "surrogateescape"))
     first = bytes(text[head_bytes:]) + (b"\n" if separator else b"")
 
-    async def rows() -> AsyncIterator[bytes]:
-        if first:
-            yield first
-        async for chunk in body:
-            yield chunk
-
-    return QueryText(insert.head, insert, rows())
+    return QueryText(insert.head, insert, _together(first, body))
