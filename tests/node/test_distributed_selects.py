@@ -404,6 +404,11 @@ def test_a_limit_of_a_leaf_holds_for_each_shard_and_not_for_the_rows_of_all(clus
         assert refused(node, f"{sql} SETTINGS max_rows_to_read_leaf = 999").code == 158
 
 
+def test_shards_that_take_too_long_are_the_error_of_the_time_limit(cluster: Cluster) -> None:
+    sql = "SELECT count(), sum(sleepEachRow(0.003)) FROM events_d"
+    assert refused(cluster.n1, sql, max_execution_time="1").code == 159
+
+
 def test_a_dictionary_reads_a_distributed_table_by_way_of_the_node(cluster: Cluster) -> None:
     url = f"{cluster.local.node('n1').url}/?query=SELECT+id,note+FROM+default.events_d"
     cluster.n1.query(

@@ -204,8 +204,8 @@ class Failover:
         await self.health.pool.query(f"SELECT count() FROM ({read.sql})", format="Null")
 
     def explained(self, error: SqlError) -> SqlError:
-        """The same with ClickHouse's code and the replicas that were read, where a connection broke; the
-        error of a replica as that replica gave it, with its code."""
+        """The same with ClickHouse's code and the replicas that were read, where a connection broke or
+        `max_execution_time` has passed; the error of a replica as that replica gave it, with its code."""
         if not self.reads:
             return error
         if error.code == _FROM_REMOTE:
@@ -214,6 +214,8 @@ class Failover:
             return error
         names = ", ".join(sorted({f"{read.peer.name.host}:{read.peer.name.port}" for read in self.reads}))
         code = Code.SOCKET_TIMEOUT if _is_slow(error) else Code.NETWORK_ERROR
+        if code == Code.SOCKET_TIMEOUT and self._left_s <= 0:
+            code = Code.TIMEOUT_EXCEEDED
         return SqlError(code, f"{error.message.rstrip('.')}, while reading from {names}")
 
     def _as_given(self, error: SqlError) -> SqlError:
