@@ -31,13 +31,27 @@ class _From(enum.Enum):
     """Behind USING or ARRAY JOIN: commas stand between columns."""
 
 
+@dataclass(frozen=True, slots=True)
+class Cte:
+    """`name AS (SELECT …)` in WITH, by indices of tokens: `begin` is the name, `body` the bracket that opens,
+    `with_at` the word WITH."""
+
+    name: str
+    with_at: int
+    begin: int
+    body: int
+    is_recursive: bool = False
+    has_more: bool = False
+    """It names its columns, or is MATERIALIZED."""
+
+
 @dataclass(slots=True)
 class _Level:
     """One level of brackets."""
 
     is_select: bool = False
     place: _From = _From.OUTSIDE
-    names: set[str] = field(default_factory=set)
+    names: dict[str, Cte] = field(default_factory=dict)
     """What WITH names here: seen on this level and inside it."""
     hidden: str | None = None
     """This level is the body of that CTE, which cannot see itself."""
@@ -80,6 +94,13 @@ def read_tables(cursor: Cursor, begin: int) -> list[NameRef]:
     return _Walk(cursor, begin).run()
 
 
+def ctes(cursor: Cursor) -> tuple[list[Cte], list[tuple[NameRef, Cte]]]:
+    """The common table expressions of a statement, and where they are read."""
+    walk = _Walk(cursor, 0)
+    walk.run()
+    return walk.ctes, walk.cte_refs
+
+
 class _Walk:
     def __init__(self, cursor: Cursor, begin: int) -> None:
         self.cursor = cursor
@@ -89,6 +110,8 @@ class _Walk:
         self.levels = [_Level()]
         self.bodies: dict[int, str] = {}
         self.refs: list[NameRef] = []
+        self.ctes: list[Cte] = []
+        self.cte_refs: list[tuple[NameRef, Cte]] = []
         self.aliases = {
             literal_value(self.tokens[at + 1])
             for at in range(begin, len(self.words) - 1)
@@ -176,8 +199,8 @@ class _Walk:
         ref = self.cursor.table(Role.SOURCE)
         if ref is None:
             return at + 1
-        if self.cursor.word != "(" and not self._is_cte(ref.name):
-            self.refs.append(ref)
+        if self.cursor.word != "(":
+            self._note(ref)
         return self.cursor.at
 
     def _in(self, at: int) -> int:
@@ -188,27 +211,37 @@ class _Walk:
         if ref is None or self.cursor.word in ("(", "["):
             return at
         is_alias = not ref.name.database and ref.name.table in self.aliases
-        if not is_alias and not self._is_cte(ref.name):
-            self.refs.append(ref)
+        if not is_alias:
+            self._note(ref)
         return self.cursor.at
 
-    def _is_cte(self, name: TableName) -> bool:
+    def _note(self, ref: NameRef) -> None:
+        cte = self._cte(ref.name)
+        if cte is None:
+            self.refs.append(ref)
+        else:
+            self.cte_refs.append((ref, cte))
+
+    def _cte(self, name: TableName) -> Cte | None:
         if name.database:
-            return False
+            return None
         hidden = False
         for level in reversed(self.levels):
             if name.table in level.names:
                 if not hidden:
-                    return True
+                    return level.names[name.table]
                 hidden = False
             hidden = hidden or level.hidden == name.table
-        return False
+        return None
 
     def _with(self, at: int, level: _Level) -> None:
         """Read ahead over WITH's list: the names count from here on, the bodies are walked later."""
         words = self.words
         before = words[at - 1] if at > self.begin else ""
-        if before not in _BEFORE_WITH or words[at + 1 : at + 2] in ([w] for w in _BEHIND_WITH):
+        is_first = self.words[0] in ("INSERT", "EXPLAIN") and len(self.levels) == 1 and not level.is_select
+        if before not in _BEFORE_WITH and not is_first:
+            return
+        if words[at + 1 : at + 2] in ([w] for w in _BEHIND_WITH):
             return
         level.is_select = True
         cursor = self.cursor
@@ -218,12 +251,14 @@ class _Walk:
             begins = cursor.at
             name = cursor.identifier()
             if name is not None:
-                cursor.skip_brackets()
+                has_more = cursor.skip_brackets()
                 if cursor.accept("AS"):
                     cursor.accept("NOT")
-                    cursor.accept("MATERIALIZED")
+                    has_more = cursor.accept("MATERIALIZED") or has_more
                     if cursor.word == "(":
-                        level.names.add(name)
+                        cte = Cte(name, at, begins, cursor.at, recursive, has_more)
+                        self.ctes.append(cte)
+                        level.names[name] = cte
                         if not recursive:
                             self.bodies[cursor.at] = name
             # An expression with an alias, or the rest of a CTE: go on to the next comma.

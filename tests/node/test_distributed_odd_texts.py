@@ -38,6 +38,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         "FORMAT Values ((WITH x AS (SELECT k FROM t1_d) SELECT toUInt64(7) FROM x LIMIT 1)), (20), (20)",
         "FROM (FROM t1_d SELECT arrayJoin([20, 20, 7]) AS n LIMIT 3) SELECT n",
         "FROM t1_d SELECT arrayJoin([count(), 7, max(k) + 1]) AS from",
+        "WITH t1_d AS (SELECT arrayJoin([7, 20, 20]) AS n) SELECT n FROM t1_d",
     ],
 )
 def test_the_rows_of_an_insert_may_come_from_a_distributed_table(cluster: Cluster, rows: str) -> None:

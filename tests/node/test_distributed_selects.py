@@ -114,6 +114,40 @@ def test_each_shard_answers_by_itself_where_that_is_asked_for(cluster: Cluster) 
             assert ask(text, **settings) == "0\n0\n"
 
 
+@pytest.mark.parametrize(
+    ("sql", "of_all", "of_each"),
+    [
+        ("WITH x AS (SELECT id FROM events_d) SELECT count() FROM events_d WHERE id IN x", "2000", "2000"),
+        (
+            "WITH x AS (SELECT id + 1 AS i FROM events_d) SELECT count() FROM events_d WHERE id IN x",
+            "1999",
+            "0",
+        ),
+        (
+            "WITH x AS (SELECT id+1 FROM {t}), y AS (SELECT 1 FROM {t} WHERE id IN x) SELECT count() FROM y",
+            "1999",
+            "0",
+        ),
+        (
+            "WITH 1 AS n, x AS (SELECT id + n AS id FROM {t}) SELECT count() FROM {t} e JOIN x USING id",
+            "1999",
+            "0",
+        ),
+    ],
+)
+def test_each_shard_reads_its_own_table_in_a_common_table_expression(
+    cluster: Cluster, sql: str, of_all: str, of_each: str
+) -> None:
+    """Rows went to shards by their id: the next one's is on the other shard."""
+    for host in ("n1", "n4"):
+        ask, sql = cluster.nodes[host].query, sql.format(t="events_d")
+        assert ask(sql) == f"{of_all}\n"
+        assert ask(sql, distributed_product_mode="local") == f"{of_each}\n"
+    groups = "WITH x AS (SELECT city, count() AS n FROM events_d GROUP BY city) SELECT count(), sum(n) FROM x"
+    for merging, rows in (("0", 3), ("1", 6), ("2", 6)):
+        assert cluster.n1.query(groups, distributed_group_by_no_merge=merging) == f"{rows}\t2000\n"
+
+
 def test_views_over_distributed_tables_are_read_through(cluster: Cluster) -> None:
     cluster.n1.query("CREATE VIEW by_city AS SELECT city, count() AS n FROM events_d GROUP BY city")
     cluster.n1.query("CREATE VIEW over_view AS SELECT sum(n) AS total FROM by_city")

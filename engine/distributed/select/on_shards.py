@@ -79,7 +79,7 @@ async def on_shards(
     if tree is None:
         raise _refused("in a statement that cannot be analysed; it may be wrong")
     if any(node.fact("is_cte") == "1" for node in tree.root.walk()):
-        raise _refused("with a Distributed table beside WITH name AS (SELECT …): write it as a subquery")
+        raise _refused("beside WITH RECURSIVE, or WITH that materializes or names columns")
     if any(slot.condition for slot in template.slots):
         raise _refused("with the setting additional_table_filters")
     if any(slot.table.is_merged for slot in template.slots):

@@ -136,6 +136,12 @@ def of_shards(settings: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def asks_for_spread(settings: Mapping[str, str]) -> bool:
+    """Whether `spread_of` may be another than the usual one."""
+    is_merged = not number(settings, "distributed_group_by_no_merge", 0)
+    return not is_merged or settings.get("distributed_product_mode", "") == "local"
+
+
 def spread_of(settings: Mapping[str, str], sql: str, starts: Sequence[int], *, shards: int) -> Spread:
     """How much the shards shall execute. `starts` are the offsets of the Distributed tables in the text,
     `shards` the most that one of them has.

@@ -18,6 +18,7 @@ from dataclasses import replace
 from engine.config.model import Topology
 from engine.distributed.peers import PeerShard
 from engine.distributed.select import Analysis, Spread, analyse_select, fill
+from engine.distributed.select.inlined_ctes import with_inlined_ctes
 from engine.distributed.select.plan import select_begins
 from engine.distributed.select.template import (
     Reference,
@@ -46,7 +47,7 @@ from engine.node.distributed.merges import Merges
 from engine.node.distributed.name_changes import is_among
 from engine.node.distributed.patience import USUAL_S, patience_s, with_patience
 from engine.node.distributed.peer_health import PeerHealth
-from engine.node.distributed.read_settings import spread_of
+from engine.node.distributed.read_settings import asks_for_spread, spread_of
 from engine.node.distributed.references import Planned, References, has_table_functions, readers_of
 from engine.node.distributed.remembered import Remembered, RememberedSelects, Stamp, Text
 from engine.node.distributed.rows_to_read import check_rows_to_read
@@ -214,6 +215,8 @@ class DistributedSelects:
             asked = replace(asked, sql=await with_constants(asked, asked.sql))
         asked = replace(asked, sql=inner.hidden(asked.sql))
         sql = inner.hidden(await self._views.replaced(asked)) if len(self._tables) else asked.sql
+        if asks_for_spread(settings_of_statement(asked, sql)):
+            sql = with_inlined_ctes(sql)
         found = await self._references.of(asked, sql, failover, inner)
         if not found:
             check_merge(sql, await self._tables.names(), asked.current_database)
