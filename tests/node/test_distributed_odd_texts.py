@@ -136,6 +136,17 @@ def test_views_are_read_through_where_nothing_else_is_merged(cluster: Cluster) -
         assert cluster.n1.query(join) == "6\n"
 
 
+def test_statements_in_parallel_are_refused(cluster: Cluster) -> None:
+    make = "CREATE TABLE para{} ENGINE = Memory AS SELECT k FROM t1_d"
+    for sql in (
+        f"{make.format(1)} PARALLEL WITH {make.format(2)}",
+        "DROP TABLE here PARALLEL WITH DROP TABLE t1_d",
+    ):
+        assert refused(cluster.n1, sql).code == 48
+    assert cluster.n1.query("EXISTS TABLE para1") == "0\n"
+    assert cluster.n1.query("SELECT count() FROM t1_d") == "20\n"
+
+
 def test_a_function_that_would_read_an_empty_table_is_refused(cluster: Cluster) -> None:
     assert refused(cluster.n1, "CREATE FUNCTION of_all AS x -> x + (SELECT count() FROM t1_d)").code == 48
     cluster.n1.query("CREATE FUNCTION of_here AS x -> x + (SELECT count() FROM numbers(3))")
