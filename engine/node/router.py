@@ -18,6 +18,7 @@ from engine.node.cluster_waits import ClusterWaits
 from engine.node.distributed.failover import BegunAnswer, Failover
 from engine.node.kill_query import kill_query
 from engine.node.node_commands import NodeCommands
+from engine.node.parallel import run_in_turn
 from engine.node.replicated.statements import ReplicatedStatements, done
 from engine.node.session_commands import by_our_query_id, settings_of_set
 from engine.node.statement import CHANGE_NO_DEFINITION, Answer, Asked, WholeAnswer, WriteInput
@@ -159,6 +160,10 @@ class StatementRouter:
         if sql != asked.sql:
             asked, statement = replace(asked, sql=sql), parse_statement(sql)
         await self._check(asked, statement)
+        if statement.kind is StatementKind.PARALLEL_WITH and self._has_tables_of_its_own:
+            await run_in_turn(asked, self.run)
+            yield done(asked)
+            return
         is_of_database = self._databases is not None and self._databases.concerns(asked, statement)
         if self._databases is not None and is_of_database:
             asked, statement = self._databases.without_cluster(asked, statement)
@@ -187,6 +192,11 @@ class StatementRouter:
             # Also of a statement that was cancelled: chDB may have carried it out.
             if self._distributed is not None:
                 self._distributed.forget_views(statement)
+
+    @property
+    def _has_tables_of_its_own(self) -> bool:
+        """Whether chDB must not be given statements about some tables."""
+        return any(each is not None for each in (self._replicated, self._distributed, self._databases))
 
     async def run_here(self, asked: Asked) -> None:
         """Run a statement of a Replicated database's log, or of the node's own making, on this node only, as

@@ -16,7 +16,7 @@ from engine.sql.kinds import AlterCommand, StatementKind
 from engine.sql.one_line import one_line
 from engine.sql.output import output_settings, without_output_clauses
 from engine.sql.parameters import with_parameters
-from engine.sql.parse import parse_statement
+from engine.sql.parse import parallel_statements, parse_statement
 from engine.sql.redact import redact, redact_bytes_as_text, redact_prose
 from engine.sql.split import leading_comments, require_one_statement, split_statements
 from engine.sql.statement import Statement, runs_once_per_shard
@@ -38,6 +38,7 @@ __all__ = [
     "name_of",
     "one_line",
     "output_settings",
+    "parallel_statements",
     "parse_and_strip",
     "parse_statement",
     "redact",

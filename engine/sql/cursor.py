@@ -195,7 +195,7 @@ def significant(sql: str) -> tuple[list[Token], list[str]]:
     """
     tokens: list[Token] = []
     words: list[str] = []
-    is_insert = False
+    is_insert = is_select = False
     depth = 0
     for token in scan(sql):
         kind, text, start = token
@@ -219,7 +219,13 @@ def significant(sql: str) -> tuple[list[Token], list[str]]:
             elif depth == 0:
                 here = len(words) - 1
                 behind = start + len(text)
-                if word == "VALUES" and here > 1 and words[here - 1] not in (".", "INTO", "TABLE"):
+                is_select = is_select or (word == "SELECT" and words[here - 1] not in (".", "INTO", "TABLE"))
+                if (
+                    word == "VALUES"
+                    and not is_select
+                    and here > 1
+                    and words[here - 1] not in (".", "INTO", "TABLE")
+                ):
                     pass
                 elif here > 2 and words[here - 1] == "FORMAT" and kind is TokenKind.WORD:
                     if words[here - 2] in (".", "INTO", "TABLE") or not _inserts_rows(words):

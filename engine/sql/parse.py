@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from engine.sql import grammar_access, grammar_objects, grammar_other
+from engine.sql.cursor import Cursor
 from engine.sql.draft import Draft
 from engine.sql.grammar_alter import alter
 from engine.sql.grammar_system import system
@@ -54,7 +55,11 @@ _READERS = {
     "ROLLBACK": K.TRANSACTION,
     "EXECUTE": K.EXECUTE_AS,
 }
-_PARALLEL_VERBS = frozenset({"CREATE", "DROP", "ALTER", "INSERT", "RENAME", "TRUNCATE", "ATTACH", "DETACH"})
+_PARALLEL_VERBS = frozenset({*_GRAMMARS, *_READERS}) - {"(", "WITH", "FROM"}
+_OF_A_NAME = frozenset({"INTO", "TABLE", "."})
+"""Behind these PARALLEL is a table's name, and WITH begins a SELECT."""
+_HAVE_OUTPUT = frozenset({K.SELECT, K.EXPLAIN, K.SHOW, K.WATCH, K.EMPTY})
+"""ClickHouse combines none of them with others."""
 
 
 def draft_of(sql: str) -> Draft:
@@ -76,7 +81,7 @@ def draft_of(sql: str) -> Draft:
         d.body = d.tail = 0
     if d.tail is not None:
         _output_clauses(d)
-    if d.cluster_at is not None and _is_parallel(d.words):
+    if d.kind not in _HAVE_OUTPUT and "PARALLEL" in d.words and len(_verbs(d)) > 1:
         d.kind = K.PARALLEL_WITH
         d.cluster_at = None
         d.discards = any(parse_statement(piece).is_destructive for piece in _parallel(d))
@@ -92,24 +97,39 @@ def parse_statement(sql: str) -> Statement:
     return draft_of(sql).statement()
 
 
-def _is_parallel(words: list[str]) -> bool:
-    return len(_verbs(words)) > 1
+def parallel_statements(sql: str) -> list[str]:
+    """The statements of one with PARALLEL WITH, in order; of any other the statement itself."""
+    return _parallel(Draft(sql))
 
 
 def _parallel(d: Draft) -> list[str]:
-    """The statements of one with PARALLEL WITH."""
-    starts = [d.tokens[at].start for at in _verbs(d.words)]
-    ends = [d.tokens[at - 2].start for at in _verbs(d.words)[1:]]
+    verbs = _verbs(d)
+    starts = [d.tokens[at].start for at in verbs]
+    ends = [d.tokens[at - 2].start for at in verbs[1:]]
     return [d.sql[start:end] for start, end in zip(starts, [*ends, len(d.sql)], strict=True)]
 
 
-def _verbs(words: list[str]) -> list[int]:
-    """Where the statements of one with PARALLEL WITH begin."""
-    return [0] + [
-        at + 2
-        for at in range(2, len(words) - 2)
-        if words[at] == "PARALLEL" and words[at + 1] == "WITH" and words[at + 2] in _PARALLEL_VERBS
-    ]
+def _verbs(d: Draft) -> list[int]:
+    """Where the statements of one with PARALLEL WITH begin. What stands behind FORMAT, or VALUES without a
+    SELECT, is data."""
+    words = d.words
+    found = [0]
+    cursor = Cursor(d.sql)
+    is_select = words[0] != "INSERT"
+    while cursor.skip_to("PARALLEL", "SELECT", "VALUES", "FORMAT"):
+        at = cursor.at
+        if words[at] == "SELECT":
+            is_select = True
+        elif words[at] == "PARALLEL":
+            is_next = words[at + 1 : at + 2] == ["WITH"] and set(words[at + 2 : at + 3]) & _PARALLEL_VERBS
+            if is_next and at > 1 and words[at - 1] not in _OF_A_NAME:
+                found.append(at + 2)
+                is_select = words[at + 2] != "INSERT"
+                cursor.at += 1
+        elif words[found[-1]] == "INSERT" and (words[at] == "FORMAT" or not is_select):
+            break
+        cursor.at += 1
+    return found
 
 
 def _output_clauses(d: Draft) -> None:

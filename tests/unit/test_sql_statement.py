@@ -7,9 +7,11 @@ from hypothesis import given
 
 from engine.errors import SqlError
 from engine.names import TableName
-from engine.sql import AlterCommand, StatementKind, parse_statement, runs_once_per_shard
+from engine.sql import AlterCommand, StatementKind, parallel_statements, parse_statement, runs_once_per_shard
+from engine.sql.cursor import Cursor
 from engine.sql.kinds import AlterCommand as A
 from engine.sql.kinds import StatementKind as K
+from engine.sql.sources import read_tables
 from tests.unit.test_sql_tokens import ANY_TEXT
 
 
@@ -322,3 +324,43 @@ def test_attach_and_fetch_partition_are_refused_on_a_cluster() -> None:
 )
 def test_statements_without_a_place_for_the_clause_do_not_support_it(sql: str) -> None:
     assert not parse_statement(sql).supports_on_cluster
+
+
+@pytest.mark.parametrize(
+    ("sql", "pieces"),
+    [
+        ("DROP TABLE a PARALLEL WITH DELETE FROM b WHERE 1", ["DROP TABLE a ", "DELETE FROM b WHERE 1"]),
+        ("INSERT INTO a SELECT 1 PARALLEL WITH DROP TABLE b", ["INSERT INTO a SELECT 1 ", "DROP TABLE b"]),
+        (
+            "INSERT INTO a SELECT * FROM values('k Int8', 1) PARALLEL WITH OPTIMIZE TABLE b",
+            ["INSERT INTO a SELECT * FROM values('k Int8', 1) ", "OPTIMIZE TABLE b"],
+        ),
+        (
+            "WITH 1 AS x INSERT INTO a SELECT x PARALLEL WITH USE d",
+            ["WITH 1 AS x INSERT INTO a SELECT x ", "USE d"],
+        ),
+    ],
+)
+def test_statements_side_by_side_are_told_apart(sql: str, pieces: list[str]) -> None:
+    assert parse_statement(sql).kind is StatementKind.PARALLEL_WITH
+    assert parallel_statements(sql) == pieces
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "INSERT INTO a VALUES (1) PARALLEL WITH DROP TABLE b",
+        "INSERT INTO a FORMAT TSV\nx PARALLEL WITH DROP TABLE b",
+        "INSERT INTO parallel WITH set AS (SELECT 1) SELECT 1",
+        "CREATE VIEW v AS SELECT 1 AS parallel ORDER BY parallel WITH FILL",
+        "CREATE TABLE `PARALLEL` (k Int8 DEFAULT 'PARALLEL WITH DROP TABLE b') ENGINE = Log",
+    ],
+)
+def test_data_and_names_are_no_statements_side_by_side(sql: str) -> None:
+    assert parse_statement(sql).kind is not StatementKind.PARALLEL_WITH
+    assert parallel_statements(sql) == [sql]
+
+
+def test_a_table_function_called_values_is_no_data() -> None:
+    sql = "INSERT INTO a SELECT * FROM values('k Int8', 1) AS v, d.other"
+    assert TableName("d", "other") in [ref.name for ref in read_tables(Cursor(sql), 0)]

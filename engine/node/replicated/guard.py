@@ -45,7 +45,7 @@ class ReplicatedGuard:
         if statement.kind is _K.PARALLEL_WITH:
             raise SqlError(
                 Code.NOT_IMPLEMENTED,
-                "PARALLEL WITH is not supported on a node that has replicated tables.",
+                "PARALLEL WITH is not supported here: any of its statements may be about a replicated one.",
                 hint="Send the statements one by one.",
             )
         if statement.kind in _READS_OR_NAMES:
