@@ -66,7 +66,8 @@ def partition_ids(
     try:
         connection.execute(
             f"CREATE TABLE {table.quoted} ({declared}) ENGINE = MergeTree"
-            f" PARTITION BY ({', '.join(columns)}) ORDER BY tuple() SETTINGS allow_nullable_key = 1"
+            f" PARTITION BY ({', '.join(columns)}) ORDER BY tuple() SETTINGS allow_nullable_key = 1,"
+            " allow_floating_point_partition_key = 1"
         )
         connection.execute(f"INSERT INTO {table.quoted} SELECT {values} WHERE {condition}")
         return [connection.text(f"SELECT _partition_id FROM {table.quoted} LIMIT 1")]

@@ -120,6 +120,20 @@ async def test_a_number_that_is_no_day_names_no_partition(tmp_path: Path, wrong:
         assert caught.value.code == 248
 
 
+async def test_a_partition_is_named_by_a_floating_point_value(tmp_path: Path) -> None:
+    create = (
+        "CREATE TABLE t (f Float64) ENGINE = MergeTree PARTITION BY f ORDER BY tuple() "
+        "SETTINGS allow_floating_point_partition_key = 1"
+    )
+    async with opened(tmp_path, create) as (pool, store):
+        await store.load()
+        async with store.insert_stage() as stage:
+            await pool.query(f"INSERT INTO {stage.table.quoted} VALUES (1.5)")
+            (new,) = await stage.collect()
+        assert await store.partition_ids("1.5") == [new.partition_id]
+        assert await store.partition_ids("2") != [new.partition_id]
+
+
 async def test_a_table_without_key_is_one_partition(tmp_path: Path) -> None:
     async with opened(tmp_path, "CREATE TABLE t (k UInt64) ENGINE = MergeTree ORDER BY k") as (pool, store):
         await store.load()
