@@ -24,7 +24,6 @@ _MUTATIONS = frozenset({_K.DELETE, _K.UPDATE})
 _CREATES = frozenset({_K.CREATE_TABLE, _K.ATTACH_TABLE})
 _ENGINES = frozenset({"Alias", "Buffer", "Merge"})
 _DICTIONARIES = frozenset({_K.CREATE_DICTIONARY, _K.ATTACH_DICTIONARY})
-_ALWAYS = frozenset({*_DICTIONARIES, _K.CREATE_FUNCTION, _K.PARALLEL_WITH})
 _MERGE = re.compile(r"\bmerge\s*\(", re.IGNORECASE)
 _BEFORE = ("FROM", "JOIN", ",", "(")
 
@@ -32,7 +31,8 @@ _BEFORE = ("FROM", "JOIN", ",", "(")
 def concerns_guard(statement: Statement) -> bool:
     """Whether the guard has to see the statement."""
     is_made = statement.kind in _CREATES and statement.engine is not None and statement.engine in _ENGINES
-    return is_made or statement.kind in _ALWAYS or is_mutation(statement)
+    is_kept = statement.kind in _DICTIONARIES or statement.kind is _K.CREATE_FUNCTION
+    return is_made or is_kept or is_mutation(statement)
 
 
 def is_mutation(statement: Statement) -> bool:
@@ -64,12 +64,6 @@ class DistributedGuard:
                     hint="Write what is read into a table of this node first, and read that.",
                 )
             return None
-        if statement.kind is _K.PARALLEL_WITH:
-            raise SqlError(
-                Code.NOT_IMPLEMENTED,
-                "PARALLEL WITH is not supported on a node that has Distributed tables.",
-                hint="Send the statements one by one.",
-            )
         if statement.kind is _K.CREATE_FUNCTION:
             if await self._reads_distributed(asked.sql, asked.current_database):
                 raise SqlError(
