@@ -23,6 +23,7 @@ import enum
 import hashlib
 import itertools
 import re
+import stat
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -239,11 +240,14 @@ def gaps(versions: Sequence[int]) -> list[tuple[int, int]]:
 def read_script(path: Path, direction: Direction) -> tuple[Script | None, list[Problem]]:
     """One file, or None with the reasons why it cannot be used."""
     try:
+        about = path.stat()
+        if not stat.S_ISREG(about.st_mode):  # a pipe would be read for ever
+            return None, [Problem(str(path), 0, "unreadable", "is no regular file")]
+        if about.st_size > MAX_FILE_BYTES:
+            return None, [Problem(str(path), 0, "unreadable", f"is larger than {MAX_FILE_BYTES} bytes")]
         raw = path.read_bytes()
     except OSError as error:
         return None, [Problem(str(path), 0, "unreadable", f"cannot be read: {error.strerror or error}")]
-    if len(raw) > MAX_FILE_BYTES:
-        return None, [Problem(str(path), 0, "unreadable", f"is larger than {MAX_FILE_BYTES} bytes")]
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -128,6 +128,26 @@ def test_a_migration_with_another_suffix_is_told_and_not_left_out_in_silence(
         load_folder(path)
 
 
+def test_what_is_no_regular_file_is_told_and_not_waited_for(tmp_path: Path) -> None:
+    path = folder(tmp_path, {"1_a.up.sql": CREATE})
+    os.mkfifo(path / "2_pipe.up.sql")
+    (path / "3_loop.up.sql").symlink_to("3_loop.up.sql")
+    with pytest.raises(MigrationFilesError) as caught:
+        load_folder(path)
+    assert [(Path(p.path).name, p.rule) for p in caught.value.problems] == [
+        ("2_pipe.up.sql", "unreadable"),
+        ("3_loop.up.sql", "unreadable"),
+    ]
+
+
+def test_a_file_that_is_too_large_is_told_and_not_read(tmp_path: Path) -> None:
+    path = folder(tmp_path, {"1_a.up.sql": CREATE})
+    with (path / "2_large.up.sql").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(MigrationFilesError, match="is larger than"):
+        load_folder(path)
+
+
 @given(st.lists(st.integers(0, 200), unique=True).map(sorted))
 def test_gaps_are_the_places_where_a_counter_jumps(versions: list[int]) -> None:
     missing = {before for before, _ in gaps(versions)}
