@@ -23,6 +23,7 @@ import click
 
 from engine.cli import common
 from engine.cli.cleanup_show import Acts, run_as_json, show_run, show_runs
+from engine.cli.numbers import Finite
 from engine.cli.operations_place import (
     acting_options,
     carry_out_shown,
@@ -84,14 +85,14 @@ def _what_options(command: Any) -> Any:
             ),
             click.option(
                 "--gone-after-hours",
-                type=click.FloatRange(min=0.1),
+                type=Finite(min=0.1),
                 default=_DEFAULTS.gone_after_s / _HOUR_S,
                 show_default=True,
                 help="Replicas go when they were inactive for so long.",
             ),
             click.option(
                 "--detached-after-days",
-                type=click.FloatRange(min=0),
+                type=Finite(min=0),
                 default=_DEFAULTS.detached_after_s / _DAY_S,
                 show_default=True,
                 help="Detached parts go when they are so old.",

@@ -17,6 +17,7 @@ import click
 from engine.cli import common
 from engine.cli.ddl_place import ENTRY, open_queue, queue_option
 from engine.cli.ddl_show import cleaned_as_json, entry_row, print_cleaned, print_hosts, status_as_json
+from engine.cli.numbers import Finite
 from engine.ddl import (
     CleanReport,
     DDLCleaner,
@@ -47,7 +48,7 @@ def _timeout_option(command: Any) -> Any:
     return click.option(
         "--timeout",
         "timeout_s",
-        type=float,
+        type=Finite(),
         default=float(DEFAULT_TIMEOUT_S),
         show_default=True,
         help="Seconds to wait; 0 not at all, negative for ever. The statement goes on in any case.",

@@ -22,6 +22,7 @@ import click
 
 from engine.cli import common
 from engine.cli.health_show import show_findings, show_proof, show_report, show_trend
+from engine.cli.numbers import Finite
 from engine.cli.operations_place import (
     acting_options,
     carry_out_shown,
@@ -112,7 +113,7 @@ def check(
 @click.option(
     "--wait",
     "wait_s",
-    type=click.FloatRange(min=0),
+    type=Finite(min=0),
     default=None,
     help="Seconds for one repair to show its effect, and for its proof. Default: repair_wait_s.",
 )
@@ -172,9 +173,7 @@ def repair(
 @click.argument("metric", type=click.Choice([metric.value for metric in Metric]))
 @click.option("--host", default=None, help="Only this host, as host:port.")
 @click.option("--table", default=None, help="Of this table (database.table) instead of whole hosts.")
-@click.option(
-    "--hours", type=click.FloatRange(min=0.01), default=24.0, show_default=True, help="How far back."
-)
+@click.option("--hours", type=Finite(min=0.01), default=24.0, show_default=True, help="How far back.")
 @site_options
 @common.config_option
 @common.json_option
@@ -204,9 +203,7 @@ def trend(
 
 @group.command()
 @click.option("--resolved", is_flag=True, help="What went away in the last --hours instead.")
-@click.option(
-    "--hours", type=click.FloatRange(min=0.01), default=24.0, show_default=True, help="How far back."
-)
+@click.option("--hours", type=Finite(min=0.01), default=24.0, show_default=True, help="How far back.")
 @site_options
 @common.config_option
 @common.json_option

@@ -20,6 +20,7 @@ from typing import Any
 import click
 
 from engine.cli import common, keeper_backup
+from engine.cli.numbers import Finite
 from engine.ddl.text import storable
 from engine.errors import Code, KeeperAnswer, NoNode, NotEmpty, OnclusterError, Refused
 from engine.keeper.base import ANY_VERSION, Keeper, Stat
@@ -196,9 +197,7 @@ def tree(path: str, depth: int, limit: int, values: bool, config: Path | None, a
     show_default=True,
     help="What to wait for.",
 )
-@click.option(
-    "--timeout", "timeout_s", type=click.FloatRange(0), default=60.0, show_default=True, help="Seconds."
-)
+@click.option("--timeout", "timeout_s", type=Finite(0), default=60.0, show_default=True, help="Seconds.")
 @common.config_option
 @common.json_option
 def wait(path: str, until: str, timeout_s: float, config: Path | None, as_json: bool) -> None:

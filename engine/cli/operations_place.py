@@ -23,6 +23,7 @@ from engine.cli.common import (
     print_table,
     stack_home,
 )
+from engine.cli.numbers import Finite
 from engine.env import SystemEnv
 from engine.errors import ConfigError
 from engine.local.ledger_place import LEDGER_FILE, LEDGER_VARIABLE, ledger_url_of
@@ -68,7 +69,7 @@ def site_options(command: F) -> F:
             click.option(
                 "--patience",
                 "patience_s",
-                type=click.FloatRange(min=0.1),
+                type=Finite(min=0.1),
                 default=PATIENCE_S,
                 show_default=True,
                 help="Seconds to wait for one host's answer.",

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import click
 
 from engine.cli import common
+from engine.cli.numbers import Finite
 from engine.cli.operations_place import PASSWORD_VARIABLE, site_for, site_options
 from engine.client import NodeClient
 from engine.local.progress import ConsoleSink, Steps
@@ -139,7 +140,7 @@ def check(
 @click.option(
     "--watch",
     "watch_s",
-    type=click.FloatRange(min=0),
+    type=Finite(min=0),
     default=WATCH_S,
     show_default=True,
     help="Seconds to watch whether writers stand still.",

@@ -94,3 +94,27 @@ def test_with_json_the_answer_or_the_error_is_one_document(
     else:
         error = json.loads(done.stderr.splitlines()[-1])["error"]
         assert error["exit_code"] == done.exit_code and error["message"]
+
+
+SECONDS = [
+    (name, parameter.opts[0])
+    for name, command in COMMANDS.items()
+    for parameter in command.params
+    if isinstance(parameter.type, click.types.FloatParamType)
+]
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
+@pytest.mark.parametrize(("name", "option"), SECONDS, ids=" ".join)
+def test_a_number_that_nothing_can_be_counted_with_is_wrong_usage(
+    name: str, option: str, number: str, tmp_path: Path
+) -> None:
+    """With `nan` as its patience a check would take every host for silent."""
+    arguments = [
+        value_of(parameter, tmp_path)
+        for parameter in COMMANDS[name].params
+        if isinstance(parameter, click.Argument) and parameter.required
+    ]
+    done = CliRunner().invoke(cli, [*name.split(), f"{option}={number}", *arguments])
+    assert done.exit_code == ExitCode.USAGE
+    assert option in done.output
