@@ -21,6 +21,7 @@ from engine.cli.common import (
     run_async,
     stack_home,
 )
+from engine.cli.numbers import Finite
 from engine.config.load import load_topology
 from engine.config.model import Cluster
 from engine.env import SystemEnv
@@ -153,7 +154,14 @@ def load_command(
     required=True,
     help="A load's report.",
 )
-@click.option("--patience", "patience_s", default=PATIENCE_S, show_default=True, help="Seconds to wait.")
+@click.option(
+    "--patience",
+    "patience_s",
+    type=Finite(min=0),
+    default=PATIENCE_S,
+    show_default=True,
+    help="Seconds to wait.",
+)
 def check_command(config: Path | None, as_json: bool, cluster: str, file: Path, patience_s: float) -> None:
     """Compare rows on every replica of every shard with a load's report. Exit code 70: they differ."""
     target = _cluster(find_config(config), cluster)

@@ -105,16 +105,16 @@ SECONDS = [
 
 
 @pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
-@pytest.mark.parametrize(("name", "option"), SECONDS, ids=" ".join)
+@pytest.mark.parametrize(("name", "option"), SECONDS, ids=map(" ".join, SECONDS))
 def test_a_number_that_nothing_can_be_counted_with_is_wrong_usage(
     name: str, option: str, number: str, tmp_path: Path
 ) -> None:
     """With `nan` as its patience a check would take every host for silent."""
-    arguments = [
-        value_of(parameter, tmp_path)
-        for parameter in COMMANDS[name].params
-        if isinstance(parameter, click.Argument) and parameter.required
-    ]
-    done = CliRunner().invoke(cli, [*name.split(), f"{option}={number}", *arguments])
+    required: list[str] = []
+    for parameter in COMMANDS[name].params:
+        if parameter.required:
+            word = [] if isinstance(parameter, click.Argument) else [parameter.opts[0]]
+            required += [*word, value_of(parameter, tmp_path)]
+    done = CliRunner().invoke(cli, [*name.split(), f"{option}={number}", *required])
     assert done.exit_code == ExitCode.USAGE
     assert option in done.output
