@@ -273,7 +273,7 @@ def resume_command(
     **options: Any,
 ) -> None:
     """Go on with what was begun, in its direction, and begin nothing new."""
-    place, ledger = Place.of(directory, cluster, config), open_ledger(ledger_url)
+    place, ledger = Place.known(directory, cluster, config), open_ledger(ledger_url)
     opened = [r for r in ledger.records(place.migrations.cluster).values() if r.state.is_open]
     if not opened:
         print_json({"state": RunState.DONE.value, "rows": []}) if as_json else click.echo("Nothing is open.")

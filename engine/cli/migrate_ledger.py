@@ -114,7 +114,7 @@ def mark_command(
     if (state == "done") != bool(host) or (statement is not None and state != "done"):
         raise click.UsageError("`done` is about one host, and wants --host; the others take no host.")
     target = _host_of(host) if host else None
-    place, ledger = Place.of(directory, cluster, config), open_ledger(ledger_url)
+    place, ledger = Place.known(directory, cluster, config), open_ledger(ledger_url)
     request = request_for(Direction.UP, None, {"adopt_ledger": adopt_ledger})
 
     async def work() -> str:
@@ -154,7 +154,7 @@ def unlock_command(
     That run can neither send nor record anything afterwards. What it sent is carried out; `apply` attaches
     to it.
     """
-    place, ledger = Place.of(directory, cluster, config), open_ledger(ledger_url)
+    place, ledger = Place.known(directory, cluster, config), open_ledger(ledger_url)
 
     async def work() -> LeaseText | None:
         async with place.runner(ledger) as runner:

@@ -181,6 +181,15 @@ class Place:
         folder = find_folder(directory, cluster)
         return cls(load_folder(folder, cluster=cluster), load_config(config))
 
+    @classmethod
+    def known(cls, directory: Path, cluster: str, config: Path | None) -> Place:
+        """As `of`, for what asks no statement for its cluster. Raises SqlError 701 that names the clusters
+        there are: under a mistyped name nothing is open, nobody holds a lock, and marks would stay for ever.
+        """
+        place = cls.of(directory, cluster, config)
+        place.config.topology.cluster(place.migrations.cluster)
+        return place
+
     @property
     def surroundings(self) -> Surroundings:
         cluster = self.migrations.cluster

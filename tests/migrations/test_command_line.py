@@ -123,6 +123,18 @@ def test_an_address_of_a_node_that_is_none_is_wrong_usage_and_shows_no_password(
     assert "hunter2" not in output
 
 
+@pytest.mark.parametrize("command", [("mark", "1", "applied", "--reason", "x"), ("unlock",), ("resume",)])
+def test_a_mistyped_cluster_is_refused_where_nothing_would_tell_it(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    """A mark would stay in the ledger, and count when a cluster of that name is made."""
+    folder = write(tmp_path / "migrations" / "shop", SHOP)
+    code, output = call(tmp_path, *command, "--dir", str(folder), "--cluster", "shpo")
+    assert code == 5
+    assert "'shpo' not found" in output and "shop" in output
+    assert not (tmp_path / "ledger.db").exists()
+
+
 def test_history_needs_no_cluster(tmp_path: Path) -> None:
     write(tmp_path / "migrations" / "shop", SHOP)
     code, output = call(tmp_path, "history", "--json")
