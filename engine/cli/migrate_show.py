@@ -20,6 +20,7 @@ from engine.migrations.lint import LintReport
 from engine.migrations.model import Progress, Run, RunSummary, StatementRef, Step, row_to_json
 from engine.migrations.plan import Plan, PlannedHost, PlannedStatement
 from engine.migrations.rehearse import Rehearsal, RehearsedStatement
+from engine.migrations.selection import OTHERWISE
 from engine.migrations.states import (
     CellState,
     LedgerRow,
@@ -103,7 +104,8 @@ def show_summary(summary: RunSummary) -> None:
         case RunState.UNFINISHED:
             click.echo("Not finished in time. What was sent goes on; repeat the command to attach to it.")
         case RunState.FAILED:
-            click.echo("Remove the cause and repeat with --retry-failed, or roll back.")
+            otherwise = OTHERWISE[summary.steps[0].direction]
+            click.echo(f"Remove the cause and repeat with --retry-failed; {otherwise}.")
         case RunState.DONE | RunState.RUNNING:
             pass
 

@@ -182,10 +182,11 @@ def _is_allowed_gap(migrations: MigrationSet, after: int) -> bool:
     return bool(script and script.options.allows(GAP_RULE))
 
 
-_OTHERWISE = {
+OTHERWISE = {
     Direction.UP: "or roll it back",
     Direction.DOWN: "a down file that failed on every host may be corrected first, say with IF EXISTS",
 }
+"""What else can be done about a migration that failed, in the direction in which it did."""
 
 
 def _refuse_failed(migration: Migration, record: MigrationRecord, leniency: Leniency) -> None:
@@ -200,7 +201,7 @@ def _refuse_failed(migration: Migration, record: MigrationRecord, leniency: Leni
         f"{migration.name} failed {record.direction}:\n  {lines}",
         code=next((row.code for row in failed if row.code), None),
         hint=f"{_given_up(failed)}Remove the cause and repeat with --retry-failed, which sends what failed "
-        f"to the hosts where it failed; {_OTHERWISE[record.direction]}.",
+        f"to the hosts where it failed; {OTHERWISE[record.direction]}.",
     )
 
 

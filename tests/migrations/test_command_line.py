@@ -17,10 +17,14 @@ from click.testing import CliRunner
 
 from engine.cli.main import cli
 from engine.cli.migrate_place import Place
+from engine.cli.migrate_show import show_summary
 from engine.client.node_client import NodeClient
 from engine.errors import KeeperUnavailable, SessionExpired
 from engine.keeper import zookeeper
 from engine.keeper.base import Keeper
+from engine.migrations.files import Direction
+from engine.migrations.model import RunSummary, Step
+from engine.migrations.states import RunState
 from engine.testing.cluster_files import clusters_xml
 from engine.testing.local_cluster import LocalCluster
 from tests.migrations.support import SHOP, write
@@ -133,6 +137,18 @@ def test_a_mistyped_cluster_is_refused_where_nothing_would_tell_it(
     assert code == 5
     assert "'shpo' not found" in output and "shop" in output
     assert not (tmp_path / "ledger.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("direction", "advice"), [(Direction.UP, "or roll it back"), (Direction.DOWN, "may be corrected first")]
+)
+def test_a_failed_run_says_what_can_be_done_in_its_direction(
+    capsys: pytest.CaptureFixture[str], direction: Direction, advice: str
+) -> None:
+    step = Step(1, "tables", direction, 1, 1)
+    show_summary(RunSummary("run", "shop", RunState.FAILED, (step,), ()))
+    last = capsys.readouterr().out.rstrip().splitlines()[-1]
+    assert "--retry-failed" in last and advice in last
 
 
 def test_history_needs_no_cluster(tmp_path: Path) -> None:
