@@ -288,7 +288,7 @@ def _changed_statements(script: Script, record: MigrationRecord) -> list[Problem
                 str(script.path),
                 now.line if now is not None else 0,
                 "changed-file",
-                f"statement {number} {what} (the migration is {record.state})",
+                f"statement {number} {what} (the migration is {record.state}){_not_failed(rows)}",
             )
         )
     if record.state is MigrationState.APPLIED and len(script.statements) > record.statements:
@@ -299,6 +299,14 @@ def _changed_statements(script: Script, record: MigrationRecord) -> list[Problem
             )
         )
     return problems
+
+
+def _not_failed(rows: Sequence[LedgerRow]) -> str:
+    """Of a statement that failed on some hosts: where it did not, which is why it may not be corrected."""
+    others = [f"{row.state} on {row.host.readable}" for row in rows if not _failed_everywhere([row])]
+    if len(others) == len(rows):
+        return ""
+    return f"; it may be corrected when it has failed on every host, and it is {', '.join(others)}"
 
 
 def _failed_everywhere(rows: Sequence[LedgerRow]) -> bool:
