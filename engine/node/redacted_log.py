@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import logging
+import re
 import traceback
 from collections.abc import Iterator
 
+from aiohttp.http_exceptions import HttpProcessingError
+
 from engine.sql import redact_prose
+
+_QUOTED_BYTES = re.compile(r"(?:bytearray\()?b['\"]")
 
 
 class ErrorsWithoutSecrets(logging.Filter):
@@ -20,11 +25,22 @@ class ErrorsWithoutSecrets(logging.Filter):
                 for value in record.args
             )
         error = record.exc_info[1] if record.exc_info else None
-        if error is not None:
+        if isinstance(error, HttpProcessingError):
+            _as_malformed(record, error)
+        elif error is not None:
             record.exc_text = "\n".join(
                 _trace(error, seen=set())
             )  # what formatters take instead of their own
         return True
+
+
+def _as_malformed(record: logging.LogRecord, error: HttpProcessingError) -> None:
+    """One line for bytes that are no request: anybody can send them, and as often as they like. What the
+    parser quotes of them may be a password, as of a header without its colon."""
+    said = _QUOTED_BYTES.split(error.message, maxsplit=1)[0].split("\n", maxsplit=1)[0].strip(" :")
+    record.msg, record.args = "http.malformed status=%d error=%s; %s", (error.code, said, record.getMessage())
+    record.levelno, record.levelname = logging.INFO, "INFO"
+    record.exc_info = record.exc_text = None
 
 
 def _trace(error: BaseException, *, seen: set[int]) -> Iterator[str]:

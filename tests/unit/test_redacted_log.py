@@ -6,6 +6,9 @@ import io
 import logging
 from collections.abc import Callable
 
+import pytest
+from aiohttp.http_exceptions import BadHttpMessage
+
 from engine.errors import Code, SqlError
 from engine.node.redacted_log import ErrorsWithoutSecrets
 
@@ -83,3 +86,24 @@ def test_errors_that_cause_one_another_end() -> None:
 
     said = _said(fail)
     assert said.count("ValueError: first") == said.count("ValueError: second") == 1
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        (
+            "Invalid header token:\n\n  b'X-ClickHouse-Key hunter2'\n                  ^",
+            "Invalid header token",
+        ),
+        ("Got more than 1048576 bytes when reading: bytearray(b'/?password=hunter2')", "bytes when reading"),
+        ("Bad status line \"b'GET /?password=hunter2'\"", "Bad status line"),
+    ],
+)
+def test_bytes_that_are_no_request_are_one_line_without_what_was_sent(message: str, shown: str) -> None:
+    def fail() -> None:
+        raise BadHttpMessage(message)
+
+    said = _said(fail)
+    assert said.count("\n") == 1 and said.startswith("http.malformed status=400 error=")
+    assert shown in said
+    assert "hunter2" not in said
