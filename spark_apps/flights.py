@@ -16,10 +16,18 @@ _MARK = "\ufeff"
 """Of the order of bytes, which some programs put before a file."""
 
 _NUMBERS = {
-    "year": "smallint", "month": "tinyint", "day": "tinyint", "dep_time": "int", "sched_dep_time": "int",
+    "year": "int", "month": "int", "day": "int", "dep_time": "int", "sched_dep_time": "int",
     "dep_delay": "int", "arr_time": "int", "sched_arr_time": "int", "arr_delay": "int", "flight": "int",
     "air_time": "int", "distance": "int", "hour": "int", "minute": "int",
 }  # fmt: skip
+_LIMITS = {
+    "year": (1, 65535), "month": (1, 12), "day": (1, 31), "flight": (0, 65535), "air_time": (0, 65535),
+    "distance": (0, 65535), "hour": (0, 24), "minute": (0, 59), "dep_delay": (-32768, 32767),
+    "arr_delay": (-32768, 32767),
+}  # fmt: skip
+"""What the tables hold and calendars and clocks have: one line beyond would fail the load of all others."""
+_A_TIME = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})?$"
+"""Of a text without a date Spark makes one of today, which no load of its month would meet."""
 _MAY_BE_ABSENT = ("dep_time", "dep_delay", "arr_time", "arr_delay", "air_time")
 COLUMNS = (
     "year", "month", "day", "dep_time", "sched_dep_time", "dep_delay", "arr_time", "sched_arr_time",
@@ -80,7 +88,8 @@ def judged(raw: DataFrame, airlines: DataFrame, airports: DataFrame) -> DataFram
     """The raw lines with columns of the right types and `reason`: NULL for a flight, else why it is none."""
     # Cast once, in a projection of its own: a condition that names a cast would cast again.
     casts = {
-        name: f"try_cast({name} AS {kind})" for name, kind in (*_NUMBERS.items(), ("time_hour", "timestamp"))
+        **{name: f"try_cast({name} AS {kind})" for name, kind in _NUMBERS.items()},
+        "time_hour": f"if(time_hour RLIKE r'{_A_TIME}', try_cast(time_hour AS timestamp), NULL)",
     }
     cast = raw.select("*", *(F.expr(text).alias(f"cast_{name}") for name, text in casts.items()))
     numbers = {name: F.col(f"cast_{name}") for name in _NUMBERS}
@@ -94,10 +103,8 @@ def judged(raw: DataFrame, airlines: DataFrame, airports: DataFrame) -> DataFram
         problems.append((F.col(name).isNotNull() & number.isNull(), f"{name} is no number"))
     for name in ("dep_time", "sched_dep_time", "arr_time", "sched_arr_time"):
         problems.append((~numbers[name].between(0, 2400), f"{name} is no time of day"))
-    for name in ("flight", "air_time", "distance", "hour", "minute"):
-        problems.append((~numbers[name].between(0, 65535), f"{name} is out of range"))
-    for name in ("dep_delay", "arr_delay"):
-        problems.append((~numbers[name].between(-32768, 32767), f"{name} is out of range"))
+    for name, (least, most) in _LIMITS.items():
+        problems.append((~numbers[name].between(least, most), f"{name} is out of range"))
     problems.append((F.col("tailnum").isNull() & F.col("dep_time").isNotNull(), "left without a tail number"))
     problems.append((F.col("is_carrier").isNull(), "unknown carrier"))
     problems.append((F.col("is_origin").isNull(), "unknown origin"))

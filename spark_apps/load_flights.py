@@ -24,6 +24,7 @@ import signal
 import sys
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -141,9 +142,14 @@ def raw_file(source: Path, name: str, scratch: Path) -> str:
     packed = source / f"{name}.csv.zip"
     if not packed.is_file():
         raise ConfigError(f"There is neither {name}.csv nor {name}.csv.zip in {source}.")
-    with zipfile.ZipFile(packed) as archive:
-        member = next(one for one in archive.namelist() if Path(one).name == f"{name}.csv")
-        (scratch / f"{name}.csv").write_bytes(archive.read(member))
+    try:
+        with zipfile.ZipFile(packed) as archive:
+            members = [one for one in archive.namelist() if Path(one).name == f"{name}.csv"]
+            if len(members) != 1:
+                raise ConfigError(f"{packed} has {len(members)} files {name}.csv, not one.")
+            (scratch / f"{name}.csv").write_bytes(archive.read(members[0]))
+    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+        raise ConfigError(f"{packed} cannot be unpacked: {error}.", hint="Fetch it again.") from error
     return str(scratch / f"{name}.csv")
 
 

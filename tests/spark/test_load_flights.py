@@ -26,7 +26,7 @@ from engine.etl.launch import SparkSettings, command_line, spark_environment
 from engine.etl.request import LoadRequest
 from engine.testing.local_cluster import LocalCluster
 from spark_apps.flights import COLUMNS, JOINED, raw_flights
-from spark_apps.load_flights import Load, Request, _packaged
+from spark_apps.load_flights import Load, Request, _packaged, raw_file
 from tests.quick_java import QUICK_SPARK
 from tests.spark.conftest import Servers, staging_of
 from tests.spark.standalone import wait_until_ended
@@ -79,6 +79,11 @@ BAD = {
     GOOD.format(day=1, flight=51).replace("N14228", "NA"): "left without a tail number",
     GOOD.format(day=1, flight=52).replace("517", "5h17"): "dep_time is no number",
     GOOD.format(day=1, flight=53).replace("2013-01-01T10:00:00Z", "soon"): "time_hour is no time",
+    GOOD.format(day=1, flight=54).replace("2013-01-01T10:00:00Z", "10:00:00Z"): "time_hour is no time",
+    GOOD.format(day=1, flight=55).replace("2013,1,1", "-2013,1,1"): "year is out of range",
+    GOOD.format(day=1, flight=56).replace("2013,1,1", "2013,13,1"): "month is out of range",
+    GOOD.format(day=1, flight=57).replace(",5,15,", ",300,15,"): "hour is out of range",
+    GOOD.format(day=1, flight=58).replace(",5,15,", ",5,300,"): "minute is out of range",
 }
 
 
@@ -168,7 +173,7 @@ def test_every_line_is_a_flight_or_in_quarantine_and_repeating_changes_nothing(
     january: tuple[dict[str, Any], list[list[str]]],
 ) -> None:
     report, before = january
-    assert (report["read"], report["written"], report["quarantined"]) == (127, 121, 6)
+    assert (report["read"], report["written"], report["quarantined"]) == (121 + len(BAD), 121, len(BAD))
     assert flights.ask("SELECT reason, line FROM flights.flights_quarantine") == sorted(
         f"{reason}\t{line}" for line, reason in BAD.items()
     )
@@ -186,6 +191,23 @@ def test_every_line_is_a_flight_or_in_quarantine_and_repeating_changes_nothing(
     again = load(spark, local, source, "--job-id", "january")
     assert (again["repeated"], again["written"]) == (True, 121)
     assert contents(flights) == before
+
+
+def test_a_zip_that_is_damaged_or_has_not_the_one_file_is_refused(tmp_path: Path) -> None:
+    packed, scratch = tmp_path / "flights.csv.zip", tmp_path / "scratch"
+    scratch.mkdir()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("data/flights.csv", "year\n" * 1000)
+    assert Path(raw_file(tmp_path, "flights", scratch)).read_text() == "year\n" * 1000
+    whole = packed.read_bytes()
+    for damaged in (whole[:-30], whole[:60] + b"xxxx" + whole[64:]):
+        packed.write_bytes(damaged)
+        with pytest.raises(ConfigError, match=r"flights\.csv\.zip cannot be unpacked"):
+            raw_file(tmp_path, "flights", scratch)
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("other.csv", "")
+    with pytest.raises(ConfigError, match=r"has 0 files flights\.csv, not one"):
+        raw_file(tmp_path, "flights", scratch)
 
 
 @pytest.mark.usefixtures("january")
@@ -295,7 +317,7 @@ def test_a_load_that_is_stopped_leaves_nothing_running_and_goes_on_when_it_is_st
     stop_when_it_has_staged(local, flights, source, "stopped", lambda pid: os.killpg(pid, signal.SIGTERM))
     visible = flights.counts("flights.flights")
     again = load(spark, local, source, "--job-id", "stopped")
-    assert (again["written"], again["quarantined"]) == (121, 6)
+    assert (again["written"], again["quarantined"]) == (121, len(BAD))
     now = flights.counts("flights.flights")
     assert sum(now) == 121
     assert all(rows in (0, all_rows) for rows, all_rows in zip(visible, now, strict=True))
