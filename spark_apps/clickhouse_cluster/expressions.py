@@ -39,7 +39,7 @@ def read_expression(value: str, text: str) -> str:
         return f"toDecimal128({value}, 0)"
     if kind.name in ("Array", "Map"):
         return _within(value, kind, read_expression)
-    if kind.name in SIMPLE or (kind.decimal is not None and kind.decimal[0] <= 38):
+    if kind.name in SIMPLE or (kind.decimal is not None and not kind.is_wide_number):
         is_low_cardinality = text.startswith("LowCardinality")
         nullable = "Nullable(String)" if kind.is_nullable else "String"
         return f"CAST({value}, '{nullable}')" if is_low_cardinality and kind.name == "String" else value

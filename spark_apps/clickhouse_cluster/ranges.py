@@ -18,6 +18,7 @@ import pyarrow as pa
 from engine.errors import Code, SqlError
 from engine.names import TableName
 from engine.sql.tokens import literal_value, tokenize
+from spark_apps.clickhouse_cluster.numbers_in_text import first_that_does_not_fit
 from spark_apps.clickhouse_cluster.target import Column
 from spark_apps.clickhouse_cluster.types import ChType
 
@@ -104,7 +105,10 @@ def _require_names(kind: ChType, values: pa.ChunkedArray, column: Column) -> Non
 
 
 def _out_of_range(kind: ChType, values: pa.ChunkedArray) -> Iterator[str]:
-    if pa.types.is_date(values.type) or pa.types.is_timestamp(values.type):
+    if kind.is_wide_number and pa.types.is_string(values.type):
+        if (text := first_that_does_not_fit(kind, values)) is not None:
+            yield f"cannot hold the number {text[:100]!r}"
+    elif pa.types.is_date(values.type) or pa.types.is_timestamp(values.type):
         yield from _wrong_times(kind, values)
     elif (limit := _limit(kind, values.type)) is not None:
         for value in _ends_of_numbers(values):

@@ -61,6 +61,8 @@ SIMPLE: dict[str, DataType] = {
 _PARAMETERS = re.compile(r"(\w+)(?:\((.*)\))?\Z", re.DOTALL)
 INTEGERS = ("Int8", "Int16", "Int32", "Int64", "Int128", "Int256", "UInt8", "UInt16", "UInt32", "UInt64",
              "UInt128", "UInt256")  # fmt: skip
+_WIDE_INTEGERS = frozenset({"Int128", "Int256", "UInt128", "UInt256"})
+_SPARKS_DIGITS = 38
 _UTC = (
     "UTC",
     "Etc/UTC",
@@ -103,6 +105,11 @@ class ChType:
         return self.is_nullable or self.name in ("Variant", "Dynamic")
 
     @property
+    def is_wide_number(self) -> bool:
+        """A number that comes as text, and that text may be written to."""
+        return self.name in _WIDE_INTEGERS or (self.decimal is not None and self.decimal[0] > _SPARKS_DIGITS)
+
+    @property
     def zone(self) -> str:
         """Of a time; empty for that of the server."""
         quoted = [argument for argument in self.arguments if argument.startswith("'")]
@@ -131,7 +138,7 @@ def spark_type(text: str) -> DataType:
     kind = ChType.parse(text)
     if kind.name in SIMPLE:
         return SIMPLE[kind.name]
-    if kind.decimal is not None and kind.decimal[0] <= 38:
+    if kind.decimal is not None and not kind.is_wide_number:
         return DecimalType(*kind.decimal)
     if kind.name == "Array":
         return ArrayType(spark_type(kind.arguments[0]), ChType.parse(kind.arguments[0]).may_be_null)
@@ -221,6 +228,7 @@ def _misfit(spark: DataType, text: str, zone: str) -> str:
             return f": {spark.scale} digits after the point do not fit into {kind.decimal[1]}; round in Spark"
     elif isinstance(spark, StringType):
         fits = kind.name in ("String", "FixedString", "Enum8", "Enum16", "UUID", "IPv4", "IPv6")
+        fits = fits or kind.is_wide_number
     elif isinstance(spark, BinaryType):
         fits = kind.name in ("String", "FixedString")
     elif isinstance(spark, BooleanType):

@@ -52,6 +52,12 @@ VALUES: Sequence[tuple[str, pa.DataType, list[Any], list[str]]] = (
     ("Array(Array(UInt16))", pa.list_(pa.list_(pa.int64())), [[[1], []]], ["[[1],[]]"]),
     ("Map(String, UInt8)", pa.map_(pa.string(), pa.int64()), [[("ä", 255)], []], ["{'ä':255}", "{}"]),
     ("Array(Decimal(9, 2))", pa.list_(pa.decimal128(10, 2)), [[Decimal("-9999999.9")]], ["[-9999999.9]"]),
+    ("Int128", pa.string(), [str(-(2**127)), "0", str(2**127 - 1)],
+     [str(-(2**127)), "0", str(2**127 - 1)]),
+    ("Nullable(UInt256)", pa.string(), [None, str(2**256 - 1)], [str(2**256 - 1), "\\N"]),
+    ("Decimal(76, 38)", pa.string(), [f"-{'9' * 38}.{'9' * 38}", "1.50"], [f"-{'9' * 38}.{'9' * 38}", "1.5"]),
+    ("Array(Nullable(Int256))", pa.list_(pa.string()), [["-7", None]], ["[-7,NULL]"]),
+    ("Map(UInt128, Decimal(40, 1))", pa.map_(pa.string(), pa.string()), [[("7", "0.5")]], ["{7:0.5}"]),
     ("Decimal(38, 10)", pa.decimal128(38, 10), [Decimal("9999999999999999999999999999.5")],
      ["9999999999999999999999999999.5"]),
     ("Decimal(5, 2)", pa.int32(), [999, -999], ["-999", "999"]),
@@ -116,6 +122,12 @@ REFUSED: Sequence[tuple[str, pa.DataType, Any, int]] = (
         675,
     ),
     ("FixedString(2)", pa.string(), "xyz", 131),
+    ("Int128", pa.string(), str(2**127), 321),
+    ("UInt256", pa.string(), str(2**256), 321),
+    ("Nullable(Int256)", pa.string(), "x", 321),
+    ("Array(UInt128)", pa.list_(pa.string()), ["7", "-1"], 321),
+    ("Decimal(76, 1)", pa.string(), "1.55", 321),
+    ("Nullable(Decimal(76, 0))", pa.string(), "", 321),
 )
 """The type of a column, that of the rows, a value that does not fit, and the code of the error."""
 
