@@ -87,7 +87,8 @@ def _key_of(target: Target) -> list[tuple[str, str]]:
     server = target.shards[0].replica
     rows = server.rows(f"DESCRIBE TABLE (SELECT {target.partition_key} FROM {target.table.quoted})")
     key = [(str(row["name"]), str(row["type"])) for row in rows]
-    if len(key) == 1 and (kind := ChType.parse(key[0][1])).name == "Tuple":
+    is_list = target.partition_key.startswith(("(", "tuple("))  # a column that is a tuple makes a hash
+    if is_list and len(key) == 1 and (kind := ChType.parse(key[0][1])).name == "Tuple":
         # Names of its elements would stand before their types, but an expression gives it none.
         return [("", argument) for argument in kind.arguments]
     return key

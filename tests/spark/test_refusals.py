@@ -296,6 +296,14 @@ def test_an_id_that_no_partition_has_is_refused_before_anything_is_staged(server
     begin(servers, table, mode=Mode.OVERWRITE_PARTITIONS, partitions="0,1,201301")
 
 
+def test_an_id_of_a_column_that_is_a_tuple_is_a_hash(nodes: Servers) -> None:
+    table = nodes.table("a UInt32, s String, t Tuple(UInt8, Date)", rest="PARTITION BY t ORDER BY a")
+    server = nodes.shards[0][0]
+    server.execute(f"INSERT INTO {table} VALUES (1, 'x', (1, '2013-01-31'))")
+    partition = server.text(f"SELECT DISTINCT _partition_id FROM {table}")
+    begin(nodes, table, mode=Mode.OVERWRITE_PARTITIONS, partitions=partition)
+
+
 def test_staged_parts_that_the_table_would_not_take_end_the_job_before_it_is_decided(nodes: Servers) -> None:
     """1. The table's key is another one than the job takes it for. 2. Rows are staged. 3. The job commits."""
     table = make_table(nodes)
