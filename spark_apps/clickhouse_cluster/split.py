@@ -92,7 +92,7 @@ class Splitter:
         zone = quote_string(target.timezone)
         self._settings = (
             f"SETTINGS max_threads = 1, max_block_size = 1048576, session_timezone = {zone}, "
-            "allow_suspicious_low_cardinality_types = 1"
+            "allow_suspicious_low_cardinality_types = 1, allow_suspicious_fixed_string_types = 1"
         )
 
     @property

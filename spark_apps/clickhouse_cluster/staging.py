@@ -47,6 +47,17 @@ _WIDTHS = (
     "UInt64",
     "Int64",
 )
+_ALLOWED_MORE = {
+    "allow_suspicious_fixed_string_types": "1",
+    "allow_suspicious_indices": "1",
+    "allow_suspicious_primary_key": "1",
+    "allow_suspicious_ttl_expressions": "1",
+    "allow_suspicious_variant_types": "1",
+    "flatten_nested": "0",
+}
+"""Whoever made the table was asked, and a Nested that is one column there has to stay one."""
+_ALLOWED_MORE_SINCE = (25, 1)
+"""Servers refuse settings that they do not know; by then all of these are there."""
 _NONCE_BITS = 16
 _ALLOWED = {"allow_suspicious_codecs": "1", "allow_suspicious_low_cardinality_types": "1"}
 _CODECS_OF_MARKS_SINCE = (23, 1)
@@ -105,11 +116,17 @@ def create(
     server.execute(
         f"CREATE TABLE {name.quoted} AS {(like or target.table).quoted} ENGINE = {engine} {' '.join(keys)} "
         f"SETTINGS {settings}",
-        # A column's codec is one that nobody would choose.
-        settings={} if target.is_old else _ALLOWED,
+        settings=_allowed(target),
     )
     if like is None and not target.is_old and target.version < _CODECS_OF_MARKS_SINCE:
         _mark_column(server, name, target, job)
+
+
+def _allowed(target: Target) -> dict[str, str]:
+    """Settings for a table like the target, whose codecs may be such as nobody would choose."""
+    if target.is_old:
+        return {}
+    return _ALLOWED | (_ALLOWED_MORE if target.version >= _ALLOWED_MORE_SINCE else {})
 
 
 def _mark_column(server: Server, name: TableName, target: Target, job: str) -> None:

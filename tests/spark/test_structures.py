@@ -15,6 +15,7 @@ from spark_apps.clickhouse_cluster.writer import Job, stage
 from tests.few import few_first
 from tests.spark.conftest import MADE, Servers
 from tests.spark.test_faults import attempt, begin, finish, is_once
+from tests.spark.test_values import load
 
 pytestmark = pytest.mark.slow
 
@@ -78,3 +79,18 @@ def test_columns_that_others_are_made_of_are_written_and_one_may_have_any_name(n
     rows = pa.record_batch({"rows": pa.array([7], pa.int64()), "e": ["x"]})
     finish(job, [stage(job, ("rows", "e"), iter([rows]), task=0, attempt=1)])
     assert alone.ask(f"SELECT rows, s FROM {table}") == ["7\tX"]
+
+
+def test_columns_that_a_setting_allowed_once_are_staged_without_it(nodes: Servers) -> None:
+    """And a Nested that was made as one column is one in staging, too."""
+    kinds = ("low_cardinality_types", "fixed_string_types", "variant_types", "codecs")
+    table = nodes.table(
+        "a UInt32, f FixedString(300), l LowCardinality(UInt8), v Variant(UInt32, Int64), "
+        "c UInt64 CODEC(DoubleDelta, Gorilla, NONE), n Nested(x UInt8, y String)",
+        rest="PARTITION BY a % 2 ORDER BY a",
+        settings={"flatten_nested": "0", **{f"allow_suspicious_{kind}": "1" for kind in kinds}},
+    )
+    rows = {"a": pa.array(range(4), pa.int64()), "f": pa.array(["x"] * 4), "l": pa.array([7] * 4, pa.int32())}
+    load(nodes, table, rows)
+    asked = f"SELECT a, toStringCutToZero(f), l, v, c, n FROM {table}"
+    assert nodes.ask(asked) == [f"{a}\tx\t7\t\\N\t0\t[]" for a in range(4)]
