@@ -169,7 +169,7 @@ class _Forked:
     def poll(self) -> int | None:
         """The return code, once it has ended."""
         with self._lock:
-            if self._code is None and select.select([self._told], [], [], 0)[0]:
+            if self._code is None and self._is_told(within_s=0):
                 self._code = self._read()
                 os.close(self._told)
                 if self._handle is not None:
@@ -179,8 +179,7 @@ class _Forked:
     def wait(self) -> int:
         """Blocks until it has ended."""
         while (code := self.poll()) is None:
-            with contextlib.suppress(OSError, ValueError):  # another thread has heard of the end meanwhile
-                select.select([self._told], [], [], 1)
+            self._is_told(within_s=1)
         return code
 
     def send_signal(self, sig: int, /) -> None:
@@ -189,6 +188,12 @@ class _Forked:
             if self._code is None and self._handle is not None:
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(self._handle, sig)
+
+    def _is_told(self, *, within_s: float) -> bool:
+        """Whether there is something to read; also once another thread has read it and closed the pipe."""
+        poll = select.poll()  # takes descriptors above 1,023, which `select.select` does not
+        poll.register(self._told, select.POLLIN)
+        return bool(poll.poll(within_s * 1000))
 
     def _read(self) -> int:
         """Of a forking process that is gone nothing comes: what it had started was killed."""
