@@ -8,6 +8,9 @@
                                                         times the time on a busy disk)
     max_suspicious_broken_parts{,_bytes} = many         broken parts are counted by `startup_check`: chDB,
                                                         with a limit of its own, would not start at all
+    assign_part_uuids = 0                               a part's UUID is its replicated name (`part_uuid`)
+    min_{bytes,rows,level}_for_full_part_storage = 0    each file of a part is a file, and not a piece of one:
+                                                        parts are sent and compared by their files
 
 They survive restarts, as `SYSTEM STOP MERGES` does not, and they leave OPTIMIZE … FINAL and mutations alone.
 """
@@ -28,6 +31,10 @@ HIDDEN_SETTINGS: Mapping[str, str] = {
     "fsync_part_directory": "0",
     "max_suspicious_broken_parts": "1000000000",
     "max_suspicious_broken_parts_bytes": "1000000000000000000",
+    "assign_part_uuids": "0",
+    "min_bytes_for_full_part_storage": "0",
+    "min_rows_for_full_part_storage": "0",
+    "min_level_for_full_part_storage": "0",
 }
 
 _BEHIND_SETTINGS = ("COMMENT", "AS", "EMPTY")

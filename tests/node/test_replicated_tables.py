@@ -259,6 +259,24 @@ def test_what_would_go_past_keeper_is_refused(pair: Pair, sql: str, code: int) -
     assert pair.n1.query("EXISTS d.no") == "0\n"
 
 
+@pytest.mark.parametrize("setting", ["assign_part_uuids = 1", "min_bytes_for_full_part_storage = 1000000"])
+def test_settings_that_parts_could_not_be_sent_with_are_shown_and_not_followed(
+    pair: Pair, setting: str
+) -> None:
+    """A part's UUID is its replicated name, and its files are sent one by one."""
+    pair.on_cluster(
+        "CREATE OR REPLACE TABLE d.formed ON CLUSTER all (a Int8) ENGINE = ReplicatedMergeTree ORDER BY a "
+        f"SETTINGS {setting}"
+    )
+    assert setting in pair.same("SHOW CREATE TABLE d.formed")
+    for node in pair.both:
+        node.query(f"INSERT INTO d.formed SELECT {node is pair.n1}")
+    pair.n2.query("SYSTEM SYNC REPLICA d.formed")
+    pair.n2.query("OPTIMIZE TABLE d.formed FINAL SETTINGS alter_sync = 2")
+    assert pair.same("SELECT a FROM d.formed ORDER BY a") == "0\n1\n"
+    assert pair.same("SELECT name FROM system.parts WHERE table = 'formed' AND active") == "all_0_1_1\n"
+
+
 def test_statements_side_by_side_run_as_if_each_stood_alone(pair: Pair) -> None:
     """chDB, which takes all of them at once, would change this node's rows only."""
     pair.on_cluster(
