@@ -156,7 +156,7 @@ def _plan(
 ) -> None:
     async def work() -> None:
         async with place.runner(ledger) as runner:
-            plan = await make_plan(runner, request, probe=probe_of(nodes))
+            plan = await make_plan(runner, request, probe=probe_of(nodes, place.config.topology))
             print_json(plan.to_json()) if as_json else show_plan(plan)
             if plan.problems:
                 _exit(ExitCode.REFUSED)
@@ -323,7 +323,7 @@ def rollback_command(
 
 def _run(place: Place, ledger: Ledger, request: RunRequest, *, nodes: tuple[str, ...], as_json: bool) -> None:
     async def work(wanted: RunRequest) -> RunSummary:
-        async with place.runner(ledger, probe=probe_of(nodes)) as runner:
+        async with place.runner(ledger, probe=probe_of(nodes, place.config.topology)) as runner:
             with Reporter() as reporter:
                 return await drive(runner, wanted, listener=reporter)
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import click
 
 from engine.cli.common import MIGRATIONS_VARIABLE, host_and_url, keeper_session, load_config, stack_home
-from engine.config.model import NodeConfig
+from engine.config.model import NodeConfig, Topology
 from engine.ddl.output import DEFAULT_TIMEOUT_S, OutputMode
 from engine.env import SystemEnv
 from engine.errors import ConfigError, SqlError
@@ -156,9 +156,19 @@ def node_option(command: F) -> F:
     )(command)
 
 
-def probe_of(nodes: tuple[str, ...]) -> HttpProbe | None:
-    """The named nodes, else those of the local stack, else nobody is asked."""
+def probe_of(nodes: tuple[str, ...], topology: Topology) -> HttpProbe | None:
+    """The named nodes, else those of the local stack, else nobody is asked.
+
+    Raises BadParameter for a host that no cluster has: it would not be asked, and nobody would notice.
+    """
     urls = dict(map(host_and_url, nodes))
+    hosts = {replica.host for cluster in topology.clusters.values() for replica in cluster.replicas}
+    if unknown := sorted(urls.keys() - hosts):
+        raise click.BadParameter(
+            f"no cluster of the configuration has the host {', '.join(unknown)}; there are "
+            f"{', '.join(sorted(hosts))}.",
+            param_hint="--node",
+        )
     if not urls:
         state = read_state(stack_home())
         urls = dict(state.nodes) if state is not None else {}

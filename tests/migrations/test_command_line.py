@@ -151,6 +151,13 @@ def test_a_failed_run_says_what_can_be_done_in_its_direction(
     assert "--retry-failed" in last and advice in last
 
 
+def test_a_node_that_no_cluster_has_is_wrong_usage(tmp_path: Path) -> None:
+    write(tmp_path / "migrations" / "shop", SHOP)
+    code, output = call(tmp_path, "apply", "--no-rehearse", "--node", "n2=http://127.0.0.1:1")
+    assert code == 2
+    assert "host n2" in output and "n1" in output
+
+
 def test_history_needs_no_cluster(tmp_path: Path) -> None:
     write(tmp_path / "migrations" / "shop", SHOP)
     code, output = call(tmp_path, "history", "--json")
