@@ -250,9 +250,8 @@ class OnclusterGroup(click.Group):
             return super().invoke(ctx)
         except BrokenPipeError:  # the reader of our output went away; click ends quietly
             raise
-        except (
-            UnicodeEncodeError
-        ) as error:  # a byte of the command line that is no UTF-8 was about to be sent
+        except UnicodeEncodeError as error:
+            # A byte of the command line that is no UTF-8 was about to be sent.
             text = error.object[: error.end].encode("utf-8", "backslashreplace").decode()
             raise click.UsageError(f"What is given is no UTF-8: {text}") from error
         except (OnclusterError, OSError, KeyboardInterrupt, Terminated) as error:

@@ -149,3 +149,13 @@ def test_a_function_that_would_read_an_empty_table_is_refused(cluster: Cluster) 
     assert refused(cluster.n1, "CREATE FUNCTION of_all AS x -> x + (SELECT count() FROM t1_d)").code == 48
     cluster.n1.query("CREATE FUNCTION of_here AS x -> x + (SELECT count() FROM numbers(3))")
     assert cluster.n1.query("SELECT max(of_here(k)) FROM t1_d") == "22\n"
+
+
+def test_a_constraint_that_would_read_an_empty_table_is_refused(cluster: Cluster) -> None:
+    n1 = cluster.n1
+    n1.query("CREATE TABLE held (k UInt64) ENGINE = MergeTree ORDER BY k")
+    add = "ALTER TABLE held ADD CONSTRAINT known CHECK k IN (SELECT k FROM {})"
+    assert refused(n1, add.format("t1_d")).code == 48
+    n1.query("ALTER TABLE held ADD CONSTRAINT small CHECK k < 100")
+    n1.query("INSERT INTO held VALUES (1)")
+    n1.query("DROP TABLE held")

@@ -31,8 +31,15 @@ _BEFORE = ("FROM", "JOIN", ",", "(")
 def concerns_guard(statement: Statement) -> bool:
     """Whether the guard has to see the statement."""
     is_made = statement.kind in _CREATES and statement.engine is not None and statement.engine in _ENGINES
-    is_kept = statement.kind in _DICTIONARIES or statement.kind is _K.CREATE_FUNCTION
+    is_kept = statement.kind in _DICTIONARIES or _kept_expression(statement) is not None
     return is_made or is_kept or is_mutation(statement)
+
+
+def _kept_expression(statement: Statement) -> str | None:
+    """What chDB keeps the text of, to run it by itself later."""
+    if statement.kind is _K.CREATE_FUNCTION:
+        return "A function"
+    return "A constraint" if AlterCommand.ADD_CONSTRAINT in statement.alter_commands else None
 
 
 def is_mutation(statement: Statement) -> bool:
@@ -64,12 +71,12 @@ class DistributedGuard:
                     hint="Write what is read into a table of this node first, and read that.",
                 )
             return None
-        if statement.kind is _K.CREATE_FUNCTION:
+        if (what := _kept_expression(statement)) is not None:
             if await self._reads_distributed(asked.sql, asked.current_database):
                 raise SqlError(
                     Code.NOT_IMPLEMENTED,
-                    "A function cannot read Distributed tables: chDB would read no rows from them.",
-                    hint="Make a view of the subquery, and join it.",
+                    f"{what} cannot read Distributed tables: chDB would read no rows from them.",
+                    hint="Make a view of the subquery, and read that where it is needed.",
                 )
             return None
         if statement.kind in _DICTIONARIES:
