@@ -26,7 +26,9 @@ class Kind(enum.Enum):
 
     FLAG = "0 or 1"
     NUMBER = "a whole number"
-    SKIP_MODE = "'unavailable' or 'unavailable_or_table_missing'"
+    SKIP_MODE = (
+        "'unavailable' or 'unavailable_or_table_missing' or 'unavailable_or_exception_before_processing'"
+    )
 
 
 class SkipMode(enum.Enum):
@@ -34,16 +36,12 @@ class SkipMode(enum.Enum):
 
     UNREACHABLE = "unavailable"
     NO_TABLE = "unavailable_or_table_missing"
+    ANY_ERROR = "unavailable_or_exception_before_processing"
+    """Also those of which every replica answers with an error, while nothing of the answer is out."""
 
     @classmethod
     def of(cls, text: str) -> SkipMode:
-        """By the setting's value. Raises SqlError 36; 48 for the one that is not there yet."""
-        if text == "unavailable_or_exception_before_processing":
-            raise SqlError(
-                Code.NOT_IMPLEMENTED,
-                f"skip_unavailable_shards_mode = '{text}' is not supported.",
-                hint="A shard that fails while it works fails the statement.",
-            )
+        """By the setting's value. Raises SqlError 36."""
         try:
             return cls(text)
         except ValueError:

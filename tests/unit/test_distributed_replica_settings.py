@@ -129,26 +129,39 @@ async def test_a_shard_without_the_table_is_left_out_unless_the_mode_says_otherw
         assert await one.ask("SELECT count() FROM strict") == "0\n"
 
 
-@pytest.mark.parametrize(
-    ("mode", "code"),
-    [
-        ("unavailable_or_exception_before_processing", Code.NOT_IMPLEMENTED),
-        ("sometimes", Code.BAD_ARGUMENTS),
-    ],
-)
-async def test_a_mode_that_is_not_there_is_refused(reading: Open, mode: str, code: Code) -> None:
+MODE = "skip_unavailable_shards_mode"
+ANY_ERROR = {**SKIP, MODE: "unavailable_or_exception_before_processing"}
+
+
+@pytest.mark.parametrize("sql", ["SELECT count() FROM d", "SELECT k FROM d"])
+async def test_a_shard_whose_replicas_all_answer_with_an_error_may_be_left_out(
+    reading: Open, sql: str
+) -> None:
+    async with reading(2, 3) as one:
+        none = "0\n" if "count" in sql else ""
+        one.replicas.failing = {2, 3}
+        for settings in (SKIP, {MODE: ANY_ERROR[MODE]}):
+            with pytest.raises(SqlError, match="Cannot parse string 'x'"):
+                await one.ask(sql, settings)
+        assert await one.ask(sql, ANY_ERROR) == none
+        one.replicas.failing, one.replicas.denying = {2}, {3}
+        assert await one.ask(sql, ANY_ERROR) == none
+        one.replicas.denying = set()
+        assert await one.who_is_read({**ANY_ERROR, "load_balancing": "in_order"}) == 3
+
+
+async def test_a_mode_that_is_not_there_is_refused(reading: Open) -> None:
     async with reading(2) as one:
-        setting = "skip_unavailable_shards_mode"
         for sql, settings in (
-            ("SELECT count() FROM d", {**SKIP, setting: mode}),
+            ("SELECT count() FROM d", {**SKIP, MODE: "sometimes"}),
             (
-                f"CREATE TABLE e (k UInt8) ENGINE = Distributed(c, default, t) SETTINGS {setting} = '{mode}'",
+                f"CREATE TABLE e (k UInt8) ENGINE = Distributed(c, default, t) SETTINGS {MODE} = 'sometimes'",
                 {},
             ),
         ):
             with pytest.raises(SqlError) as refused:
                 await one.ask(sql, settings)
-            assert refused.value.code == code
+            assert refused.value.code == Code.BAD_ARGUMENTS
 
 
 @pytest.mark.parametrize("name", ["insert_distributed_timeout", "distributed_background_insert_timeout"])

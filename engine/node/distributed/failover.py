@@ -11,7 +11,8 @@ rows do not come has failed. Who fell silent is known already (`peer_watch`). A 
 most once, and a break that nobody can be shown to have caused, or a table that was away for a moment, is met
 once, so this ends. A shard without a
 replica that is left gives the error that came first if one of them answers probes and yet breaks off; else it
-is as if none could be reached (279, or the shard is skipped).
+is as if none could be reached (279, or the shard is skipped). With `skip_unavailable_shards_mode =
+'unavailable_or_exception_before_processing'` a replica fails the statement also by an error of its own.
 """
 
 from __future__ import annotations
@@ -74,13 +75,15 @@ _OTHER_SERVERS = re.compile(
 @dataclass(frozen=True, slots=True)
 class Read:
     """What the statement reads of a replica: `sql` reads it by itself, `mark` begins requests to it.
-    `has_others`: its shard has."""
+    `has_others`: its shard has. `may_fail`: what it answers with an error is read of another replica of its
+    shard, or is left out."""
 
     peer: Peer
     place: ReadPlace
     mark: str
     sql: str
     has_others: bool = False
+    may_fail: bool = False
 
 
 @dataclass(slots=True)
@@ -154,7 +157,7 @@ class Failover:
     async def begins_anew(self, error: SqlError) -> bool:
         """Whether the statement, of which nobody has seen anything, shall begin anew after `error`."""
         is_broken = error.code in _BROKEN
-        culprits = self._those_who_are_silent()
+        culprits = self._those_who_are_silent() or self._those_who_may_fail(error)
         if not self.can_begin_anew or not (is_broken or culprits or _is_gone(error)) or self._left_s <= 0:
             return False
         reads = [read for read in self.reads if read.peer not in self.failed]
@@ -182,6 +185,15 @@ class Failover:
             peer: ReplyLost(f"{peer.url} does not even answer pings.")
             for peer in silent
             if peer not in self.failed
+        }
+
+    def _those_who_may_fail(self, error: SqlError) -> dict[Peer, OnclusterError]:
+        """The replica whose error this is, if the statement goes on without it."""
+        found = self._body_of(error)
+        return {
+            read.peer: self._as_given(error)
+            for read in self.reads
+            if found is not None and read.may_fail and read.peer.url == found["url"]
         }
 
     async def _those_who_fail(
@@ -218,8 +230,12 @@ class Failover:
             code = Code.TIMEOUT_EXCEEDED
         return SqlError(code, f"{error.message.rstrip('.')}, while reading from {names}")
 
+    @staticmethod
+    def _body_of(error: SqlError) -> re.Match[str] | None:
+        return _BODY.search(error.message) if error.code == _FROM_REMOTE else None
+
     def _as_given(self, error: SqlError) -> SqlError:
-        found = _BODY.search(error.message)
+        found = self._body_of(error)
         names = {read.peer.url: read.peer.name for read in self.reads}
         if found is None or found["url"] not in names:
             return error

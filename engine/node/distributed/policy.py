@@ -40,7 +40,7 @@ def timeouts_of(settings: Mapping[str, str]) -> tuple[float, float]:
 def skipping_of(settings: Mapping[str, str], definition: DistributedDefinition | None) -> SkipMode | None:
     """Which shards an answer may leave out, by the settings of the statement or of the table; None for none.
 
-    Raises SqlError 36, 48.
+    Raises SqlError 36.
     """
     of_table = definition.settings if definition is not None else {}
     if not (flag(settings, _SKIPS, False) or flag(of_table, _SKIPS, False)):

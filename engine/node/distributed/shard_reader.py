@@ -186,7 +186,16 @@ class ShardReader:
         else:
             read = f"url({quote_string(url)}, 'Native', {structure})"
         reading = f"SELECT {names} FROM {read}"
-        self.failover.reads.add(Read(peer, self.place, mark, reading, has_others=len(shard.peers) > 1))
+        self.failover.reads.add(
+            Read(
+                peer,
+                self.place,
+                mark,
+                reading,
+                has_others=len(shard.peers) > 1,
+                may_fail=self.skipping is SkipMode.ANY_ERROR,
+            )
+        )
         self._note_to_read(peer, sql)
         self._early_urls[peer] = early_url(peer, parameters, select)
         return reading
@@ -338,7 +347,7 @@ class ShardReader:
                 f"(shard {shard.number})",
             )
         failures += self.failover.failures_among(shard.peers)
-        if refusal is not None and (self.skipping is SkipMode.UNREACHABLE or refusal.code not in GONE):
+        if refusal is not None and not self._may_be_left_out(refusal):
             raise refusal  # it answers, and has no such table, or says no
         if self.skipping is not None:
             return None
@@ -347,6 +356,12 @@ class ShardReader:
             f"All connection tries failed for shard {shard.number}. Log: {'; '.join(failures)}",
             hint="Start one of them, or set skip_unavailable_shards = 1 for an answer without its rows.",
         )
+
+    def _may_be_left_out(self, refusal: SqlError) -> bool:
+        """A shard that can be reached, and whose replicas answer this."""
+        if self.skipping is SkipMode.ANY_ERROR:
+            return True
+        return self.skipping is not SkipMode.UNREACHABLE and refusal.code in GONE
 
 
 def depth_mark(depth: int) -> str:
