@@ -7,6 +7,7 @@ import itertools
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -547,3 +548,22 @@ def test_one_replica_of_each_shard_changes_rows_of_a_replicated_table(three: Thr
         for shard in three.children(f"/databases/{d}/log/{entry}/shards")
     ]
     assert sum('"effect": "whole"' in attempt for attempt in attempts) == 2, attempts
+
+
+@pytest.mark.parametrize(
+    "change", ["ALTER TABLE {d}.{t} DELETE WHERE k IN ({s})", "DELETE FROM {d}.{t} WHERE k IN ({s})"]
+)
+@pytest.mark.parametrize("engine", ["ReplicatedMergeTree", "MergeTree"])
+def test_rows_are_chosen_by_what_a_distributed_table_says(three: Three, engine: str, change: str) -> None:
+    d = three.database()
+    three.n1.query(f"CREATE TABLE {d}.r (k UInt64) ENGINE = ReplicatedMergeTree ORDER BY k")
+    three.n1.query(f"CREATE TABLE {d}.all (k UInt64) ENGINE = Distributed({d}, {d}, r)")
+    three.n1.query(f"CREATE TABLE {d}.t (k UInt64) ENGINE = {engine} ORDER BY k")
+    three.n1.query(f"INSERT INTO {d}.r VALUES (1), (2)")
+    three.n1.query(f"SYSTEM SYNC REPLICA {d}.r")
+    for node in three.nodes.values() if engine == "MergeTree" else [three.n2]:
+        node.query(f"INSERT INTO {d}.t VALUES (1), (2), (3)")
+    text = change.format(d=d, t="t", s=f"SELECT k FROM {d}.all")
+    three.n2.query(text, mutations_sync="2", lightweight_deletes_sync="2")
+    for node in three.nodes.values():
+        eventually(partial(node.query, f"SELECT groupArray(k) FROM {d}.t"), "[3]\n")
