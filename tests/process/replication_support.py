@@ -25,6 +25,7 @@ from xml.etree import ElementTree
 import aiohttp
 
 from engine.env import SystemEnv
+from engine.errors import NoNode
 from engine.replication.part_header import PartHeader
 from engine.replication.part_name import PartName
 from engine.testing.cluster_files import clusters_xml
@@ -264,7 +265,7 @@ async def check_all(
             await _check_hosts(replicas, table, names, lost_parts, detached, may_be_kept_twice)
             await _check_keeper(replicas, path, names)
             _check_staged(replicas)
-        except AssertionError:
+        except (AssertionError, NoNode):
             if await quiet(replicas, table) == parts:
                 raise  # else a merge came between
         else:
