@@ -159,3 +159,22 @@ def test_a_constraint_that_would_read_an_empty_table_is_refused(cluster: Cluster
     n1.query("ALTER TABLE held ADD CONSTRAINT small CHECK k < 100")
     n1.query("INSERT INTO held VALUES (1)")
     n1.query("DROP TABLE held")
+
+
+@pytest.mark.parametrize("read", ["t1_d", "seen_everywhere"])
+@pytest.mark.parametrize("rest", ["", " AS SELECT k FROM t1_d"])
+def test_a_new_table_with_such_a_constraint_is_refused(cluster: Cluster, read: str, rest: str) -> None:
+    n1 = cluster.n1
+    n1.query("CREATE VIEW seen_everywhere AS SELECT k FROM t1_d")
+    create = (
+        "CREATE TABLE {} (k UInt64, CONSTRAINT known CHECK k IN (SELECT k FROM {}), INDEX i k TYPE minmax) "
+    )
+    engine = "ENGINE = MergeTree ORDER BY k" + rest
+    try:
+        assert refused(n1, create.format("held", read) + engine).code == 48
+        assert refused(n1, create.format("held ON CLUSTER c", read) + engine).code == 48
+        n1.query(create.format("held", "numbers(30)").replace("SELECT k", "SELECT number") + engine)
+        assert "127.0.0" not in n1.query("SHOW CREATE TABLE held")
+        n1.query("DROP TABLE held")
+    finally:
+        n1.query("DROP VIEW seen_everywhere")

@@ -27,7 +27,7 @@ from engine.storage import ChdbSession
 from engine.storage.guard import check_statement
 
 _K = StatementKind
-_AS = re.compile(r"\bAS\b", re.IGNORECASE)
+_READING = re.compile(r"\b(AS|CONSTRAINT)\b", re.IGNORECASE)
 
 
 class DistributedExecutor:
@@ -134,10 +134,10 @@ class DistributedExecutor:
 
     async def _readable(self, execution: Execution, statement: Statement) -> Execution:
         """What reads Distributed tables, which are empty in chDB: CREATE TABLE … AS SELECT, and subqueries of
-        DELETE and UPDATE."""
+        DELETE and UPDATE. Raises SqlError for constraints that would read some."""
         if is_mutation(statement):
             return await self._with_values(execution, statement)
-        if statement.kind is not _K.CREATE_TABLE or not _AS.search(execution.sql):
+        if statement.kind is not _K.CREATE_TABLE or not _READING.search(execution.sql):
             return execution
         check_statement(statement, execution.sql)
         asked = self._asked(execution)

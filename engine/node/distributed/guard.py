@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from engine.distributed.definition import argument_name, engine_arguments
 from engine.errors import Code, SqlError
 from engine.names import TableName
+from engine.node.distributed.kept_expressions import kept_expression_refused
 from engine.node.distributed.tables import DistributedTables
 from engine.node.merged_tables import literal
 from engine.node.statement import Answer, Asked
@@ -73,11 +74,7 @@ class DistributedGuard:
             return None
         if (what := _kept_expression(statement)) is not None:
             if await self._reads_distributed(asked.sql, asked.current_database):
-                raise SqlError(
-                    Code.NOT_IMPLEMENTED,
-                    f"{what} cannot read Distributed tables: chDB would read no rows from them.",
-                    hint="Make a view of the subquery, and read that where it is needed.",
-                )
+                raise kept_expression_refused(what)
             return None
         if statement.kind in _DICTIONARIES:
             found = _named_by_dictionary(asked, names)

@@ -42,6 +42,7 @@ from engine.node.distributed.early_reads import EarlyClient, EarlyStatement
 from engine.node.distributed.failover import Failover
 from engine.node.distributed.guard import check_merge
 from engine.node.distributed.inner_calls import InnerCalls
+from engine.node.distributed.kept_expressions import check_constraints
 from engine.node.distributed.leaf_limits import without_leaf_limits
 from engine.node.distributed.merges import Merges
 from engine.node.distributed.name_changes import is_among
@@ -176,6 +177,8 @@ class DistributedSelects:
         has_functions = has_table_functions(asked.sql)
         if not len(self._tables) and not has_functions:
             return asked
+        if statement.kind is StatementKind.CREATE_TABLE:
+            await check_constraints(asked.sql, asked.current_database, self.reads_distributed)
         key, stamp = None, self._stamp()
         is_usual = not has_functions and not asked.session.may_have_temporary_tables
         if statement.kind is StatementKind.SELECT and is_usual:
