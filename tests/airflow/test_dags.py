@@ -326,6 +326,7 @@ def test_the_plugin_is_found_in_the_plugins_folder() -> None:
     assert [plugin.name for plugin in plugins] == ["oncluster"]
 
 
+@pytest.mark.slow
 def test_the_dag_survives_its_way_through_airflows_database(airflow_db: Path) -> None:
     from airflow.serialization.serialized_objects import DagSerialization
 

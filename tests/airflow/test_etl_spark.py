@@ -116,6 +116,7 @@ def spark_cluster(tmp_path: Path) -> Iterator[str]:
         yield master
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("nodes_connection")
 def test_the_spark_connection_names_the_master(
     application: Path,

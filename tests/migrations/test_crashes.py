@@ -149,9 +149,8 @@ def check_every_point(tmp_path: Path, *, after: bool, step: int) -> int:
     return killed
 
 
-@pytest.mark.parametrize(
-    "after", [pytest.param(False, id="before", marks=pytest.mark.slow), pytest.param(True, id="after")]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_run_killed_at_some_effects_is_completed_by_the_next_one(tmp_path: Path, after: bool) -> None:
     assert check_every_point(tmp_path, after=after, step=23) > 2
 

@@ -112,6 +112,7 @@ def test_encodings_survive_the_way_there_and_back_in_any_pieces(
     assert asyncio.run(joined(decoded(name, chunks(*pieces)))) == b"".join(parts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gzip", "deflate", "zstd", "lz4"])
 async def test_a_few_bytes_that_unpack_to_very_much_are_never_held_as_such(name: str) -> None:
     packer, mebibyte = encoder(name), bytes(1 << 20)

@@ -119,6 +119,7 @@ def run(seeds: range, *, is_fenced: bool = True) -> Counter[str]:
     return reached
 
 
+@pytest.mark.slow
 def test_each_shard_changes_its_rows_once() -> None:
     seeds = chosen_seeds(1, 60)
     reached = run(seeds)

@@ -371,6 +371,7 @@ def test_a_replica_held_up_for_longer_than_the_log_is_kept_does_not_pass_over_wh
     run_simulation(1, main)
 
 
+@pytest.mark.slow
 def test_a_client_that_goes_away_at_any_moment_holds_up_nobody() -> None:
     async def main(env: SimulationEnv) -> None:
         server = MemoryKeeperServer(env)

@@ -73,6 +73,7 @@ def a_fetched_part_is_attached_under_its_own_name(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(MemoryPartStore, "stage_detached", own_name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
@@ -177,6 +178,7 @@ def a_loop_goes_on_after_its_term_because_an_error_came_first(monkeypatch: pytes
     monkeypatch.setattr(background, "end_if_cancelled", lambda: None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(PLAYED))
 def test_this_bug_does_not_survive_its_race(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     patch, stories = PLAYED[name]

@@ -187,6 +187,7 @@ def pending_bytes_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TableSpool, "admit", admit)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(BUGS))
 def test_a_bug_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     bug = BUGS[name]

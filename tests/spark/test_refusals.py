@@ -22,6 +22,7 @@ from spark_apps.clickhouse_cluster.source import ClickHouseClusterSource
 from spark_apps.clickhouse_cluster.target import Target
 from spark_apps.clickhouse_cluster.types import spark_schema
 from spark_apps.clickhouse_cluster.writer import Attempt, Job, give_up
+from tests.few import few_first
 from tests.spark.conftest import MADE, Servers
 from tests.spark.test_faults import SCHEMA, attempt, begin, finish, is_once, make_table
 
@@ -208,8 +209,8 @@ def test_states_of_aggregations_are_refused_and_the_columns_beside_them_read(nod
 
 @pytest.mark.parametrize(
     ("values", "code"),
-    [([2**32], 70), ([-1], 70), ([None], 349)],
-    ids=["too large", "negative", "NULL"],
+    few_first([([2**32], 70), ([None], 349), ([-1], 70)], few=2),
+    ids=["too large", "NULL", "negative"],
 )
 def test_values_that_do_not_fit_end_the_attempt_and_nothing_is_written(
     servers: Servers, values: list[Any], code: int

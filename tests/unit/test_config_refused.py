@@ -132,6 +132,7 @@ def test_entities_and_document_types_are_refused(tmp_path: Path, text: str) -> N
         load_node_config(write(tmp_path / "c.xml", text))
 
 
+@pytest.mark.slow
 def test_yaml_aliases_cannot_blow_up(tmp_path: Path) -> None:
     lines = ["a0: &a0 {x: y}"] + [
         f"a{i}: &a{i} {{b: *a{i - 1}, c: *a{i - 1}, d: *a{i - 1}, e: *a{i - 1}}}" for i in range(1, 30)

@@ -18,6 +18,7 @@ def pending(world: World) -> int:
     return sum(1 for directory in directories for _ in directory.glob("*.bin"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flush_on_detach", ["", "SETTINGS flush_on_detach = 0"])
 def test_detach_sends_first_unless_the_table_says_otherwise(world: World, flush_on_detach: str) -> None:
     nobody = Replica("node.invalid", 9000, default_database="s1")

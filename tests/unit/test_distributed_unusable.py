@@ -40,6 +40,7 @@ def file_for_directory(directory: Path, uuid: str) -> None:
     (directory / uuid).write_text("")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spoil", [damaged_definition, directory_for_definition])
 def test_a_definition_that_cannot_be_read_keeps_one_table_from_use_and_nothing_else(
     world: World, spoil: Callable[[Path, str], None]

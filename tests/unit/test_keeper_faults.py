@@ -361,6 +361,7 @@ def chaos(seed):
     return run_simulation(seed, main)
 
 
+@pytest.mark.slow
 def test_under_random_faults_nothing_acknowledged_is_lost_and_every_fault_occurs():
     outcomes = [chaos(seed) for seed in range(60)]
     assert set().union(*(happened for happened, *_ in outcomes)) == set(Fault)

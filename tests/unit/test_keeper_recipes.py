@@ -469,6 +469,7 @@ def _server_caller():
     return Caller(0, frozenset(), 0)
 
 
+@pytest.mark.slow
 def test_under_faults_no_count_is_lost_or_made_twice():
     outcomes = [fenced_counting(seed) for seed in range(100)]
     assert any(value > acknowledged for value, acknowledged, *_ in outcomes)

@@ -108,6 +108,7 @@ def is_state(nodes, state, changing):
     return {path: node for path, node in nodes.items() if path not in changing} == others
 
 
+@pytest.mark.slow
 def test_a_backup_is_one_state_of_the_tree_but_for_the_nodes_it_names(tmp_path):
     seen = set()
     for seed in SEEDS:

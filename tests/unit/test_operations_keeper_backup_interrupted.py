@@ -230,6 +230,7 @@ def test_keeper_down_for_long_ends_the_dump_and_keeps_the_file(tmp_path):
     simulated(main)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("phase", "at"), [(Phase.CREATING, 1), (Phase.CREATING, 2), (Phase.RAISING, 1), (Phase.RAISING, 3)]
 )

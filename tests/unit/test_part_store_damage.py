@@ -45,6 +45,7 @@ async def three_parts(pool: ChdbPool, store: ChdbPartStore) -> Path:
     return store.state.active[PartName.parse("0_0_0_0")].visible
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [lose_directory, lose_file])
 async def test_what_happens_beside_a_part_that_is_gone_tells_of_it_and_goes_on_without_it(
     tmp_path: Path, damage: Any

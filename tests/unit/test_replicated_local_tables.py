@@ -6,6 +6,8 @@ import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import pytest
+
 from engine.names import TableName
 from engine.node.replicated.local_tables import LocalTables
 from engine.storage import ChdbPool
@@ -13,6 +15,7 @@ from engine.storage import ChdbPool
 NAMES = [TableName("default", name) for name in "abc"]
 
 
+@pytest.mark.slow
 async def test_tables_that_are_dropped_while_they_are_read_hold_up_no_question(tmp_path: Path) -> None:
     pool = await ChdbPool.open(tmp_path / "data")
     local = LocalTables(pool)

@@ -62,6 +62,7 @@ async def _replace(directory: Path, at: int, env: SimulationEnv) -> int:
     return found
 
 
+@pytest.mark.slow
 def test_a_replacement_killed_anywhere_ends_in_one_whole_table_and_can_be_repeated(tmp_path: Path) -> None:
     seen: list[int] = []
     while found := run_simulation(0, partial(_replace, tmp_path / str(len(seen)), EACH * len(seen))):

@@ -160,6 +160,7 @@ def test_a_lost_replica_holds_nothing_up() -> None:
     run(main)
 
 
+@pytest.mark.slow
 def test_a_replica_that_comes_back_while_it_is_declared_lost_loses_nothing() -> None:
     """Whenever it comes back, it is not lost and all it needs is there, or lost before it was active."""
     outcomes: set[bytes] = set()

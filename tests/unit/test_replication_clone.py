@@ -263,6 +263,7 @@ async def test_when_all_others_are_lost_the_replica_stays_read_only(bench: Bench
     assert again.values == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 def test_a_clone_that_is_interrupted_at_any_request_ends_the_same() -> None:
     """The n-th request of the clone is executed and not answered, or not executed; then the process dies."""
     reached = 0

@@ -113,6 +113,7 @@ def test_a_path_with_something_else_is_refused_and_left_alone() -> None:
     run(main)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(40))
 def test_create_is_repeatable_after_a_crash_at_any_moment(seed: int) -> None:
     """Every request may be lost, and its session may end; whoever repeats the same statement gets there."""

@@ -92,6 +92,7 @@ def test_the_session_ends_with_the_commit_and_a_new_one_finds_out(committed: boo
     run(main)
 
 
+@pytest.mark.slow
 def test_a_commit_that_arrives_late_is_not_executed_after_the_insert_started_over() -> None:
     """1. The commit is on its way, the client takes its connection for lost. 2. It looks what became of it.
     3. At some moment from then on the commit arrives. Whenever that is, the row is there once."""
@@ -299,6 +300,7 @@ def test_a_full_disk_fails_the_insert_and_frees_its_number() -> None:
     run(main)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(25))
 def test_whatever_keeper_does_each_acknowledged_row_is_there_once(seed: int) -> None:
     """Faults on every request; what ended with 319 may be there or not, all else is known."""

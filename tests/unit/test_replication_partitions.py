@@ -400,6 +400,7 @@ def test_a_held_number_does_not_survive_a_refused_command() -> None:
     run(main)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", range(0, 200, 8))
 def test_a_cancelled_command_is_carried_out_whole_or_not_at_all(steps: int) -> None:
     async def main(live: Live) -> None:

@@ -103,6 +103,7 @@ def test_all_replicas_get_all_rows_back_without_fetching_what_they_have(at_once:
     run(main)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_a_restore_that_is_killed_is_finished_by_the_next_start(seed: int) -> None:
     """The only replica is killed at a random moment of RESTORE; after the start it is restored, or the

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 WORKER = """
 import os
 from spark_apps.clickhouse_cluster.split import chdb_query
@@ -15,6 +17,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_ended_without_warning_leaves_no_files_of_chdb(tmp_path: Path) -> None:
     environment = os.environ | {"TMPDIR": str(tmp_path)}
 

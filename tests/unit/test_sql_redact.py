@@ -296,6 +296,7 @@ _OF_CHDB = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("secret", ["hunter2", "hun$ter2", "4711", "hunter2!x"])
 @pytest.mark.parametrize("template", _OF_CHDB)
 def test_no_secret_without_quotes_stays_in_a_syntax_error_of_clickhouse(template: str, secret: str) -> None:

@@ -167,6 +167,7 @@ def test_text_falls_into_the_tokens_of_clickhouse(sql: str, texts: list[str]) ->
     assert [text for _, text in _tokens(sql)] == texts
 
 
+@pytest.mark.slow
 def test_many_heredoc_marks_cost_no_quadratic_time() -> None:
     """Each mark is looked up in an index, and not searched for through the rest of the text."""
     sql = " ".join(f"$t{i}$" for i in range(50_000))
