@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import io
+import itertools
 import json
 import os
 import signal
@@ -80,6 +81,8 @@ def exit_code_for(error: BaseException) -> ExitCode:
             return ExitCode.INTERRUPTED
         case Terminated():
             return ExitCode.TERMINATED
+        case click.UsageError():
+            return ExitCode.USAGE
         case OnclusterError(code=Code.UNFINISHED | Code.TIMEOUT_EXCEEDED):
             return ExitCode.UNFINISHED
         case Unavailable():
@@ -246,6 +249,16 @@ class OnclusterGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         if ctx.parent is not None:
             return super().invoke(ctx)
+        asks_for_json = "--json" in itertools.takewhile(lambda argument: argument != "--", ctx.args)
+        try:
+            return self._invoke_root(ctx)
+        except click.ClickException as error:
+            if not asks_for_json:
+                raise
+            show_error(error, as_json=True)
+            ctx.exit(error.exit_code)
+
+    def _invoke_root(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except BrokenPipeError:  # the reader of our output went away; click ends quietly
@@ -290,6 +303,8 @@ def error_as_json(error: BaseException) -> dict[str, JsonValue]:
     }
     if isinstance(error, OnclusterError):
         facts |= {"code": error.code, "hint": error.hint}
+    elif isinstance(error, click.UsageError) and error.ctx is not None:
+        facts["hint"] = f"See `{error.ctx.command_path} --help`."
     elif notes := _notes_of(error):
         facts["hint"] = " ".join(notes)
     return facts
@@ -303,6 +318,8 @@ def _message_of(error: BaseException) -> str:
             return "Terminated."
         case OnclusterError():
             return error.message
+        case click.ClickException():
+            return error.format_message()
         case _:
             return str(error)
 

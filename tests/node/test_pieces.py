@@ -162,6 +162,19 @@ def test_settings_parameters_and_the_rest_are_told_apart() -> None:
         parse_query("GET", {}, [("buffer_size", "-5")], new_query_id="x")
 
 
+@pytest.mark.parametrize(
+    "name", ["wait_end_of_query", "compress", "decompress", "session_check", "close_session"]
+)
+def test_a_parameter_that_is_yes_or_no_is_nothing_else(name: str) -> None:
+    for value in ("x", "", "yes", "2", "1 "):
+        with pytest.raises(SqlError, match=name) as refused:
+            parse_query("GET", {}, [(name, value), ("session_id", "s")], new_query_id="x")
+        assert refused.value.code == 27
+    for value, is_on in (("1", True), ("true", True), ("0", False), ("FALSE", False)):
+        query = parse_query("GET", {}, [("wait_end_of_query", value)], new_query_id="x")
+        assert (query.buffer_bytes is None) is is_on
+
+
 def test_credentials_in_two_places_are_refused() -> None:
     assert credentials_of({}, {}) == Credentials()
     for headers, parameters in (

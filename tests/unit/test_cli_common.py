@@ -135,6 +135,33 @@ def test_an_unknown_command_names_those_there_are() -> None:
     assert "migrate" in result.stderr and "keeper" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["migrate", "apply", "--cluste", "c", "--json"], "No such option '--cluste'"),
+        (["migrate", "--json", "appl"], "No such"),
+        (["ddl", "--json", "status"], "No such option"),
+        (["migrat", "--json"], "No such command 'migrat'. Commands: demo"),
+        (["cleanup", "abandon", "--json"], "Missing argument 'HOST'"),
+        (["status", "--config", "/no/such/file", "--json"], "o such"),
+    ],
+)
+def test_wrong_usage_is_a_json_object_too(arguments: list[str], message: str) -> None:
+    result = CliRunner().invoke(main.cli, arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    error = json.loads(result.stderr)["error"]
+    assert (error["exit_code"], error["kind"] in ("UsageError", "NoSuchOption", "MissingParameter")) == (
+        2,
+        True,
+    )
+    assert message in error["message"] and "--help`" in error["hint"]
+
+
+def test_words_behind_two_dashes_ask_for_no_json() -> None:
+    result = CliRunner().invoke(main.cli, ["migrate", "apply", "--", "--json"])
+    assert result.exit_code == 2 and result.stderr.startswith("Usage: ")
+
+
 @pytest.mark.parametrize("name", list(main.PARTS))
 def test_the_list_of_commands_says_of_each_what_its_own_help_says(name: str) -> None:
     context = click.Context(main.cli)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from engine.config.model import Cluster, Topology
 from engine.ddl.cleaner import DDLCleaner
 from engine.ddl.client import DDLQueueClient
 from engine.ddl.outcome import HostState
 from engine.errors import Busy, Refused, SqlError, UnknownOutcome
 from engine.keeper.base import CreateMode
+from engine.names import HostId
 from engine.operations.act import ActState, Danger
 from engine.operations.carrying_out import ApprovalMissing, carry_out
 from engine.operations.cleanup import (
@@ -26,7 +29,7 @@ from engine.operations.cleanup import (
 )
 from engine.operations.finding import FindingKind, Severity
 from tests.unit.operations_cleanup_support import DAY_S, Bench, run, states
-from tests.unit.operations_support import HOSTS
+from tests.unit.operations_support import CLUSTER, HOSTS
 
 pytestmark = pytest.mark.slow
 
@@ -259,6 +262,25 @@ def test_only_the_entries_that_are_named_are_abandoned_and_others_are_said(tmp_p
         plan = await plan_abandon(bench.site, N4, reason="sold", entries=[names[1], "query-0000000099"])
         assert plan.acts[0].payload["entries"] == [names[1]]
         assert plan.notes == ("Nothing waits for n4:9000 in query-0000000099.",)
+
+    run(tmp_path, main)
+
+
+def test_a_host_that_nobody_knows_is_refused_and_one_that_left_the_cluster_is_not(tmp_path: Path) -> None:
+    async def main(bench: Bench) -> None:
+        await bench.submit(1, finished=(N1, N2, N3))
+        with pytest.raises(
+            Refused, match=r"c has no host n44:9000, and no task in the queue is for it"
+        ) as refused:
+            await plan_abandon(bench.site, HostId("n44", 9000), reason="mistyped")
+        assert "n4:9000" in refused.value.hint
+        bench.servers[N4].is_down = True
+        first, _ = bench.site.topology_cluster.shards
+        left = Topology(clusters={CLUSTER: Cluster(CLUSTER, (first,))})
+        bench.site.config = replace(bench.site.config, topology=left)
+        assert N4 not in bench.site.hosts
+        assert await give_up(bench) == [ActState.DONE]
+        assert await give_up(bench, run_id="again") == []
 
     run(tmp_path, main)
 

@@ -100,9 +100,9 @@ def parse_query(
     new_query_id: str,
     has_external_data: bool = False,
 ) -> HttpQuery:
-    """Raises SqlError 374 for a session timeout out of range, 744 for an empty session id, 27 for a number
-    that is none, 73 for a format's name that is none, 457 for a query parameter that is no UTF-8, 512 for a
-    role: the configuration's users have none."""
+    """Raises SqlError 374 for a session timeout out of range, 744 for an empty session id, 27 for a number or
+    a yes or no that is none, 73 for a format's name that is none, 457 for a query parameter that is no UTF-8,
+    512 for a role: the configuration's users have none."""
     values: dict[str, str] = {}
     settings: dict[str, str] = {}
     params: dict[str, str] = {}
@@ -126,7 +126,7 @@ def parse_query(
     # chDB is told the query id as the log_comment, by which KILL QUERY and closed connections find it.
     settings.pop("log_comment", None)
     replace_wait_ms = _number(settings.pop("replace_running_query_max_wait_ms", None), 5000)
-    waits = _flag(values, "wait_end_of_query") or _flag(settings, "http_wait_end_of_query")
+    waits = _is_on(values, "wait_end_of_query") or _flag(settings, "http_wait_end_of_query")
     buffer_text = settings.get("http_response_buffer_size") or values.get("buffer_size")
     query_id = values.get("query_id") or headers.get("X-ClickHouse-Query-Id") or new_query_id
     return HttpQuery(
@@ -140,8 +140,8 @@ def parse_query(
         settings=settings,
         params=params,
         is_readonly=method not in ("POST", "PUT") or readonly not in ("0", "false"),
-        compresses_blocks=_flag(values, "compress"),
-        decompresses_blocks=_flag(values, "decompress"),
+        compresses_blocks=_is_on(values, "compress"),
+        decompresses_blocks=_is_on(values, "decompress"),
         compresses_http=_flag(settings, "enable_http_compression", default=True),
         buffer_bytes=None if waits else _number(buffer_text, DEFAULT_BUFFER_BYTES),
         replace_wait_s=replace_wait_ms / 1000 if _flag(settings, "replace_running_query") else None,
@@ -184,12 +184,24 @@ def _session(values: Mapping[str, str]) -> SessionRequest | None:
     return SessionRequest(
         session_id,
         int(text),
-        must_exist=_flag(values, "session_check"),
-        is_last=_flag(values, "close_session"),
+        must_exist=_is_on(values, "session_check"),
+        is_last=_is_on(values, "close_session"),
     )
 
 
+def _is_on(values: Mapping[str, str], name: str) -> bool:
+    """Of a parameter that is no setting, which nobody looks at later. ClickHouse reads one character, and
+    not every version the same from it."""
+    text = values.get(name, "0")
+    if text.lower() not in ("0", "1", "false", "true"):
+        raise SqlError(
+            Code.CANNOT_PARSE_INPUT_ASSERTION_FAILED, f"Cannot parse '{text}' as a boolean for {name}"
+        )
+    return _flag(values, name)
+
+
 def _flag(values: Mapping[str, str], name: str, *, default: bool = False) -> bool:
+    """Of a setting: chDB refuses a value that is none."""
     text = values.get(name)
     return default if text is None else text.lower() in ("1", "true")
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from engine.ddl.abandonment import Abandoning, Abandonment, abandon, read_abandoned
 from engine.ddl.entry import DDLLogEntry
@@ -39,7 +39,7 @@ class AbandonAct(enum.StrEnum):
 async def plan_abandon(site: Site, host: HostId, *, reason: str, entries: Sequence[str] = ()) -> Plan:
     """Every entry that waits for the host, or expired for it; or those of them that are named.
 
-    Raises Refused without a reason, and for a host that is there.
+    Raises Refused without a reason, for a host that is there, and for one that nobody knows.
     """
     if not reason.strip():
         raise Refused("Abandoning tasks needs a reason; it stays with them.", code=Code.BAD_ARGUMENTS)
@@ -49,8 +49,15 @@ async def plan_abandon(site: Site, host: HostId, *, reason: str, entries: Sequen
             code=Code.BAD_ARGUMENTS,
             hint="It executes them by itself. If it cannot, look at its log, or stop it for good.",
         )
-    waiting = await _waiting(site, host)
+    asked = await _asked(site, host)
+    waiting = await _waiting(site, host, asked)
     missed = await _expired(site, host)
+    if not asked and not missed and host not in site.hosts:
+        raise Refused(
+            f"{site.cluster} has no host {host.readable}, and no task in the queue is for it.",
+            code=Code.BAD_ARGUMENTS,
+            hint=f"Hosts: {', '.join(known.readable for known in site.hosts)}.",
+        )
     wanted = set(entries)
     chosen = [name for name in sorted({*waiting, *missed}) if not wanted or name in wanted]
     acts = []
@@ -109,24 +116,34 @@ async def _is_there(site: Site, host: HostId) -> str:
     return ""
 
 
-async def _waiting(site: Site, host: HostId) -> list[str]:
-    """Entries in the queue that list the host and that it has not answered, nor anybody for it."""
+async def _asked(site: Site, host: HostId) -> dict[str, int]:
+    """Entries in the queue that list the host, each with the transaction that made it."""
     keeper, paths = site.keeper, site.queue.paths
     await keeper.sync(paths.root)
     try:
         names = [n for n in (await keeper.children(paths.root)).names if entry_number(n) is not None]
     except NoNode:
-        return []
-    found: list[str] = []
+        return {}
+    found: dict[str, int] = {}
     for start in range(0, len(names), _BATCH):
         batch = names[start : start + _BATCH]
         nodes = await keeper.get_many([paths.entry(name) for name in batch])
+        for name, node in zip(batch, nodes, strict=True):
+            if isinstance(node, Node) and _lists(node.data, name, host):
+                found[name] = node.stat.czxid
+    return found
+
+
+async def _waiting(site: Site, host: HostId, asked: Mapping[str, int]) -> list[str]:
+    """Those of the entries that the host has not answered, nor anybody for it."""
+    keeper, paths = site.keeper, site.queue.paths
+    names, found = list(asked), []
+    for start in range(0, len(names), _BATCH):
+        batch = names[start : start + _BATCH]
         finished = await keeper.exists_many([paths.finished(name, host) for name in batch])
-        for name, node, outcome in zip(batch, nodes, finished, strict=True):
-            if outcome is None and isinstance(node, Node) and _lists(node.data, name, host):
-                said = await read_abandoned(keeper, paths, name, node.stat.czxid)
-                if host not in said:
-                    found.append(name)
+        for name, outcome in zip(batch, finished, strict=True):
+            if outcome is None and host not in await read_abandoned(keeper, paths, name, asked[name]):
+                found.append(name)
     return found
 
 
