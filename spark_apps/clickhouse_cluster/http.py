@@ -122,9 +122,13 @@ class Answer:
     def read(self, size_bytes: int | None = None) -> bytes:
         """Some bytes, or all. Raises ReplyLost when the answer was cut off."""
         try:
-            return self._reply.read(size_bytes)
+            piece = self._reply.read(size_bytes)
         except (OSError, http.client.HTTPException) as error:
             raise ReplyLost(f"{self._server}: {type(error).__name__} {error}") from error
+        # Python says it only where all is read at once, and an Arrow stream may end behind any batch.
+        if size_bytes and len(piece) < size_bytes and self._reply.length:
+            raise ReplyLost(f"{self._server}: the answer ends {self._reply.length} bytes before its end.")
+        return piece
 
     def readable(self) -> bool:
         return True

@@ -6,20 +6,23 @@ import contextlib
 import datetime as dt
 import functools
 import http.client
+import io
 import threading
 from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, StructType
 
+from engine.errors import ReplyLost
 from engine.names import TableName, quote_string
 from spark_apps.clickhouse_cluster.http import Server
 from spark_apps.clickhouse_cluster.options import Options
-from spark_apps.clickhouse_cluster.reader import ClusterReader
+from spark_apps.clickhouse_cluster.reader import ClusterReader, _Stream
 from spark_apps.clickhouse_cluster.target import Target
 from spark_apps.clickhouse_cluster.types import spark_schema
 from tests.spark.conftest import MADE, Servers
@@ -145,6 +148,34 @@ def test_a_filter_in_sql_is_evaluated_by_the_servers(spark: SparkSession, server
     assert [frame.count(), frame.where("a = 2").count(), frame.count()] == [12, 2, 12]
 
 
+def test_an_answer_that_ends_behind_one_of_its_batches_is_no_answer() -> None:
+    """1. A server says how long its answer is. 2. The connection ends behind the first of two batches."""
+    batch = pa.record_batch({"a": pa.array([1, 2], pa.int32())})
+    whole = io.BytesIO()
+    with pa.ipc.new_stream(whole, batch.schema) as stream:
+        stream.write_batch(batch)
+        cut = whole.tell()
+        stream.write_batch(batch)
+
+    class Cutting(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.send_header("X-ClickHouse-Format", "ArrowStream")
+            self.send_header("Content-Length", str(len(whole.getvalue())))
+            self.end_headers()
+            self.wfile.write(whole.getvalue()[:cut])
+
+        def log_message(self, *_: object) -> None:
+            """Says nothing."""
+
+    with serving(Cutting) as server, server.open("SELECT a FROM t") as answer:
+        rows = pa.ipc.open_stream(_Stream(answer))
+        assert rows.read_next_batch() == batch
+        with pytest.raises(ReplyLost, match="bytes before its end"):
+            rows.read_next_batch()
+
+
 def test_rows_are_read_as_merges_would_leave_them_where_that_is_asked_for(servers: Servers) -> None:
     server = servers.shards[0][0]
     name = f"d.{servers.kind}_replacing"
@@ -199,6 +230,20 @@ def test_maps_bytes_and_variants_come_as_they_are(spark: SparkSession, nodes: Se
 
 
 @contextlib.contextmanager
+def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[Server]:
+    """What answers so, on a port of its own."""
+    listening = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=listening.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield Server("127.0.0.1", listening.server_port)
+    finally:
+        listening.shutdown()
+        thread.join()
+        listening.server_close()
+
+
+@contextlib.contextmanager
 def recording(server: Server) -> Iterator[tuple[Server, list[str]]]:
     """A server that hands everything on to this one, and the statements that it was given."""
     statements: list[str] = []
@@ -223,13 +268,8 @@ def recording(server: Server) -> Iterator[tuple[Server, list[str]]]:
         def log_message(self, *_: object) -> None:
             """Says nothing."""
 
-    proxy = ThreadingHTTPServer(("127.0.0.1", 0), Proxy)
-    thread = threading.Thread(target=proxy.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    yield Server("127.0.0.1", proxy.server_port), statements
-    proxy.shutdown()
-    thread.join()
-    proxy.server_close()
+    with serving(Proxy) as proxy:
+        yield proxy, statements
 
 
 def test_servers_are_asked_for_the_columns_of_the_schema_and_the_rows_of_the_filter_alone(
