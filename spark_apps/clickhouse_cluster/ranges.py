@@ -21,6 +21,7 @@ from engine.sql.tokens import literal_value, tokenize
 from spark_apps.clickhouse_cluster.numbers_in_text import first_that_does_not_fit
 from spark_apps.clickhouse_cluster.target import Column
 from spark_apps.clickhouse_cluster.types import ChType
+from spark_apps.clickhouse_cluster.years import FEW_YEARS, Years
 
 _EPOCH = dt.datetime(1970, 1, 1)
 _Number = int | float | Decimal
@@ -39,20 +40,21 @@ class _Range:
 
 
 _END_OF_DAY = dt.timedelta(days=1, microseconds=-1)
-_WIDE = _Range(dt.datetime(1900, 1, 1), dt.datetime(2299, 12, 31) + _END_OF_DAY)
 _RANGES = {
     "Date": _Range(_EPOCH, _EPOCH + dt.timedelta(days=2**16 - 1) + _END_OF_DAY),
-    "Date32": _WIDE,
     "DateTime": _Range(_EPOCH, _EPOCH + dt.timedelta(seconds=2**32) - dt.timedelta(microseconds=1)),
-    "DateTime64": _WIDE,
 }
-# Its 64 bits count nanoseconds.
-_NANOSECONDS = _Range(_WIDE.first, dt.datetime(2262, 4, 11, 23, 47, 16))
+_OF_64_BITS = {8: dt.datetime(4892, 10, 7, 21, 52, 48), 9: dt.datetime(2262, 4, 11, 23, 47, 16)}
+"""Where 64 bits end that count so small parts of a second; with fewer digits years end before."""
 
 
-def require_values(rows: pa.Table, columns: Sequence[Column], table: TableName) -> None:
-    """Look at these columns, and into their arrays and maps. Raises SqlError, which names the column: 349 for
-    NULL where there can be none, 691 for no name of an enum, 321 for what is out of range.
+def require_values(
+    rows: pa.Table, columns: Sequence[Column], table: TableName, years: Years = FEW_YEARS
+) -> None:
+    """Look at these columns, and into their arrays and maps. `years` are those of Date32 and DateTime64.
+
+    Raises SqlError, which names the column: 349 for NULL where there can be none, 691 for no name of an enum,
+    321 for what is out of range.
     """
     wrong = []
     for column in columns:
@@ -61,7 +63,7 @@ def require_values(rows: pa.Table, columns: Sequence[Column], table: TableName) 
                 raise _null(column, values.null_count, table)
             if kind.name in ("Enum8", "Enum16"):
                 _require_names(kind, values, column)
-            wrong += [f"{column.name} {column.type} {text}" for text in _out_of_range(kind, values)]
+            wrong += [f"{column.name} {column.type} {text}" for text in _out_of_range(kind, values, years)]
     if wrong:
         raise SqlError(
             Code.VALUE_IS_OUT_OF_RANGE_OF_DATA_TYPE,
@@ -104,35 +106,47 @@ def _require_names(kind: ChType, values: pa.ChunkedArray, column: Column) -> Non
         )
 
 
-def _out_of_range(kind: ChType, values: pa.ChunkedArray) -> Iterator[str]:
+def _out_of_range(kind: ChType, values: pa.ChunkedArray, years: Years) -> Iterator[str]:
     if kind.is_wide_number and pa.types.is_string(values.type):
         if (text := first_that_does_not_fit(kind, values)) is not None:
             yield f"cannot hold the number {text[:100]!r}"
     elif pa.types.is_date(values.type) or pa.types.is_timestamp(values.type):
-        yield from _wrong_times(kind, values)
+        yield from _wrong_times(kind, values, years)
     elif (limit := _limit(kind, values.type)) is not None:
         for value in _ends_of_numbers(values):
             if not -limit < value < limit:
                 yield f"cannot hold {value}"
 
 
-def _wrong_times(kind: ChType, values: pa.ChunkedArray) -> Iterator[str]:
-    holds = _range_of(kind)
+def _wrong_times(kind: ChType, values: pa.ChunkedArray, years: Years) -> Iterator[str]:
+    holds = _range_of(kind, years)
     if holds is None:
         return
     for value in _ends_of_times(values):
         if not _micros(holds.first) <= value <= _micros(holds.last):
-            shown = _EPOCH + dt.timedelta(microseconds=value)
             yield (
-                f"holds {holds.first:%Y-%m-%d} to {holds.last:%Y-%m-%d}, "
-                f"not {shown if pa.types.is_timestamp(values.type) else shown.date()}"
+                f"holds {holds.first.date()} to {holds.last.date()}, "
+                f"not {_shown(value, is_day=pa.types.is_date(values.type))}"
             )
 
 
-def _range_of(kind: ChType) -> _Range | None:
-    if kind.name == "DateTime64" and kind.arguments and int(kind.arguments[0]) > 8:
-        return _NANOSECONDS
-    return _RANGES.get(kind.name)
+def _shown(micros: int, *, is_day: bool) -> str:
+    """Spark has years that Python has not."""
+    try:
+        at = _EPOCH + dt.timedelta(microseconds=micros)
+    except OverflowError:
+        return f"{micros // 1_000_000} seconds after 1970"
+    return str(at.date() if is_day else at)
+
+
+def _range_of(kind: ChType, years: Years) -> _Range | None:
+    if kind.name not in ("Date32", "DateTime64"):
+        return _RANGES.get(kind.name)
+    last = dt.datetime(years.last, 12, 31) + _END_OF_DAY
+    if kind.name == "DateTime64" and kind.arguments:
+        last = min(last, _OF_64_BITS.get(int(kind.arguments[0]), last))
+    is_short = last.year < 2299
+    return _Range(dt.datetime(FEW_YEARS.first if is_short else years.first, 1, 1), last)
 
 
 def _ends_of_times(values: pa.ChunkedArray) -> list[int]:

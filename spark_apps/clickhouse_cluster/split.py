@@ -106,7 +106,7 @@ class Splitter:
         Raises SqlError: 349, 691 and 321 as `require_values`, 53 for a key that is no integer, 36 for one
         that gives more or less than one for each row, others where a value does not fit.
         """
-        require_values(rows, self._columns, self._target.table)
+        require_values(rows, self._columns, self._target.table, self._target.years)
         if self._target.placement is Placement.EVERY_SHARD:
             body = self._encode(rows)
             yield from (Piece(shard, rows.num_rows, body) for shard in range(len(self._target.shards)))

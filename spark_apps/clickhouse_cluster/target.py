@@ -27,6 +27,7 @@ from spark_apps.clickhouse_cluster.engine_text import (
 )
 from spark_apps.clickhouse_cluster.http import Server, first_rows, first_to_answer
 from spark_apps.clickhouse_cluster.options import Delivery, Options, Placement, Views
+from spark_apps.clickhouse_cluster.years import FEW_YEARS, MANY_YEARS, Years, years_of
 
 _ONE_STRUCTURE = "Bring the table to one structure on all shards first."
 _KEYS = ("partition_key", "sorting_key", "primary_key")
@@ -72,7 +73,8 @@ class Target:
     `deduplicates`: a block with a token that the table knows is not stored again. `sign_and_version` are
     the columns of a VersionedCollapsingMergeTree, whose parts only its like takes. `views` are the
     materialized views that read what is inserted into the local tables, and `views_over_distributed` those
-    of the Distributed one, whose columns are `columns_of_distributed` if it has a sharding key.
+    of the Distributed one, whose columns are `columns_of_distributed` if it has a sharding key. `years` are
+    those that Date32 and DateTime64 hold on every shard, where there are such columns.
     """
 
     name: TableName
@@ -94,6 +96,7 @@ class Target:
     views: str = ""
     views_over_distributed: str = ""
     columns_of_distributed: tuple[Column, ...] = ()
+    years: Years = FEW_YEARS
 
     @property
     def is_replicated(self) -> bool:
@@ -237,6 +240,7 @@ class Target:
             views=", ".join(dict.fromkeys(one.facts["views"] for one in seen if one.facts["views"])),
             views_over_distributed=over,
             columns_of_distributed=declared,
+            years=FEW_YEARS if FEW_YEARS in (one.years for one in seen) else MANY_YEARS,
         )
 
 
@@ -248,6 +252,7 @@ class _Seen:
     facts: dict[str, str]
     columns: tuple[Column, ...]
     keeper_path: str
+    years: Years
 
 
 def _look(replicas: Sequence[Server], local: TableName, beside: Callable[[Server], None] | None) -> _Seen:
@@ -259,7 +264,9 @@ def _look(replicas: Sequence[Server], local: TableName, beside: Callable[[Server
         columns = description.result()
         if other is not None:
             other.result()
-    return _Seen(replica, facts, columns, keeper_path)
+    has_years = any(name in column.type for column in columns for name in ("Date32", "DateTime64"))
+    years = years_of(replica) if has_years else FEW_YEARS
+    return _Seen(replica, facts, columns, keeper_path, years)
 
 
 def columns_of(server: Server, table: TableName) -> tuple[Column, ...]:

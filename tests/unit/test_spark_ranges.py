@@ -11,12 +11,13 @@ from engine.errors import SqlError
 from engine.names import TableName
 from spark_apps.clickhouse_cluster.ranges import require_values
 from spark_apps.clickhouse_cluster.target import Column
+from spark_apps.clickhouse_cluster.years import FEW_YEARS, MANY_YEARS, Years
 
 UTC = pa.timestamp("us", tz="UTC")
 
 
-def check(kind: str, values: list[object], arrow: pa.DataType) -> None:
-    require_values(pa.table({"a": pa.array(values, arrow)}), [Column("a", kind)], TableName("d", "t"))
+def check(kind: str, values: list[object], arrow: pa.DataType, years: Years = FEW_YEARS) -> None:
+    require_values(pa.table({"a": pa.array(values, arrow)}), [Column("a", kind)], TableName("d", "t"), years)
 
 
 @pytest.mark.parametrize(
@@ -52,6 +53,30 @@ def test_times(kind: str, fits: str, not_any_more: str, arrow: pa.DataType) -> N
     check(kind, [dt.datetime.fromisoformat(fits).replace(tzinfo=zone)], arrow)
     with pytest.raises(SqlError, match=f"not {not_any_more}"):
         check(kind, [dt.datetime.fromisoformat(not_any_more).replace(tzinfo=zone)], arrow)
+
+
+@pytest.mark.parametrize(
+    ("kind", "last", "not_any_more"),
+    [
+        ("DateTime64(3)", "9999-12-31 23:59:59", "253402300800 seconds after 1970"),
+        ("DateTime64(8)", "4892-10-07 21:52:48", "4892-10-07 21:52:49"),
+        ("DateTime64(9)", "2262-04-11 23:47:16", "2262-04-11 23:47:17"),
+    ],
+)
+def test_a_server_of_many_years_takes_as_many_as_64_bits_hold(
+    kind: str, last: str, not_any_more: str
+) -> None:
+    first = dt.datetime(1900 if kind.endswith("(9)") else 1, 1, 1)
+    at = dt.datetime.fromisoformat(last)
+    check(kind, [first, at], pa.timestamp("us"), MANY_YEARS)
+    behind = (at - dt.datetime(1970, 1, 1)) // dt.timedelta(seconds=1) + 1
+    seconds = pa.array([behind], pa.int64()).cast(pa.timestamp("s")).cast(pa.timestamp("us"))
+    with pytest.raises(SqlError, match=f"to {at.date()}, not {not_any_more}"):
+        require_values(pa.table({"a": seconds}), [Column("a", kind)], TableName("d", "t"), MANY_YEARS)
+    days = [dt.date.min, dt.date.max]
+    check("Array(Date32)", [days], pa.list_(pa.date32()), MANY_YEARS)
+    with pytest.raises(SqlError, match="holds 1900-01-01 to 2299-12-31, not 0001-01-01"):
+        check("Date32", [*days], pa.date32())
 
 
 def test_days_in_arrays() -> None:
