@@ -48,7 +48,7 @@ def can_tell_shards(target: Target) -> bool:
     """Whether rows have one right shard that can be told afterwards."""
     return (
         target.placement is Placement.BY_KEY
-        and len(set(target.slots)) > 1
+        and len(target.owners) > 1
         and is_deterministic(target.sharding_key, [column.name for column in target.columns])
     )
 
@@ -68,9 +68,10 @@ def count_strangers(
         key_type = server.text(asked)
         if not key_type:
             return 0
-        slot = slot_expression(key, key_type, len(target.slots))
-        owned = [number for number, owner in enumerate(target.slots) if owner == shard]
-        is_ours = f"{slot} IN ({', '.join(map(str, owned))})" if owned else "0"
+        ends = target.ends_of_slots
+        slot = slot_expression(key, key_type, ends[-1])
+        begin, end = (0, *ends)[shard : shard + 2]
+        is_ours = f"{slot} BETWEEN {begin} AND {end - 1}" if begin < end else "0"
         strangers = f"WHERE NOT ({is_ours})" + (f" AND ({where})" if where else "")
         counts = [f"SELECT count() AS n FROM {table.quoted} {strangers}" for table in tables]
         return sum(

@@ -113,11 +113,11 @@ class Splitter:
             return
         owners = self._owners(rows)
         if owners is None:
-            yield Piece(self._target.slots[0], rows.num_rows, self._encode(rows))
+            yield Piece(self._target.owners[0], rows.num_rows, self._encode(rows))
             return
         import numpy as np
 
-        for shard in sorted(set(self._target.slots)):
+        for shard in self._target.owners:
             chosen = np.flatnonzero(owners == shard)
             if len(chosen):
                 part = rows if len(chosen) == rows.num_rows else rows.take(pa.array(chosen))
@@ -125,14 +125,14 @@ class Splitter:
 
     def _owners(self, rows: pa.Table) -> Any:
         """By row, the shard; None when there is only one."""
-        slots = self._target.slots
-        if len(set(slots)) == 1:
+        if len(self._target.owners) == 1:
             return None
+        ends = self._target.ends_of_slots
         import numpy as np
 
         key = self._target.sharding_key
         inner = f"(SELECT {self._casts} FROM Python(_oncluster_rows))"
-        slot = slot_expression(key, self._key_type(key, inner, rows), len(slots))
+        slot = slot_expression(key, self._key_type(key, inner, rows), ends[-1])
         answer = self._query(f"SELECT {slot} AS slot FROM {inner} {self._settings}", "ArrowStream", rows)
         found = pa.ipc.open_stream(pa.py_buffer(answer)).read_all()["slot"].to_numpy()
         if len(found) != rows.num_rows:
@@ -141,7 +141,7 @@ class Splitter:
                 f"The sharding key {key} gives {len(found)} numbers for {rows.num_rows} rows.",
                 hint="Write an expression that gives one integer for each row, such as cityHash64(column).",
             )
-        return np.array(slots)[found]
+        return np.searchsorted(np.array(ends, np.uint64), found.astype(np.uint64), side="right")
 
     def _key_type(self, key: str, inner: str, rows: pa.Table) -> str:
         asking = f"SELECT toTypeName({key}) FROM {inner} LIMIT 1 {self._settings}"

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 from engine.distributed.definition import DistributedDefinition
-from engine.distributed.sharding import slots
+from engine.distributed.sharding import slot_count
 from engine.errors import Code, ConfigError, SqlError
 from engine.names import TableName, quote_identifier, quote_string
 from engine.sql.tokens import tokenize
@@ -118,8 +119,17 @@ class Target:
         return self.version < (20, 3)
 
     @property
-    def slots(self) -> tuple[int, ...]:
-        return slots([shard.weight for shard in self.shards])
+    def ends_of_slots(self) -> tuple[int, ...]:
+        """By shard, the slot behind its last one; the last of them is how many there are, maybe billions."""
+        weights = [shard.weight for shard in self.shards]
+        slot_count(weights)
+        return tuple(accumulate(weights))
+
+    @property
+    def owners(self) -> tuple[int, ...]:
+        """The shards (from 0) that get rows. Raises SqlError 36 when there is none."""
+        slot_count([shard.weight for shard in self.shards])
+        return tuple(number for number, shard in enumerate(self.shards) if shard.weight)
 
     def require_replication(self) -> None:
         """Raises ConfigError where a shard has several replicas and rows would stay on the one written."""

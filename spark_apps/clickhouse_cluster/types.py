@@ -204,7 +204,7 @@ def check_schema(schema: StructType, target: Target) -> None:
     if absent:
         wrong.append(f"the sharding key {target.sharding_key} needs {', '.join(absent)}")
     is_by_key = target.placement is Placement.BY_KEY
-    if is_by_key and not target.sharding_key and len(target.slots) > 1:
+    if is_by_key and not target.sharding_key and len(target.owners) > 1:
         wrong.append(
             f"{target.name} has no sharding key and more than one shard; give the option sharding_key"
         )

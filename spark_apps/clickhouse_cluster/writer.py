@@ -179,7 +179,7 @@ class Attempt:
         self._batches.append(batch)
         self._pending += batch.num_rows
         if self._pending >= _MANY_ROWS:
-            for shard in set(self._job.target.slots):
+            for shard in self._job.target.owners:
                 self._open(shard)
         if self._pending >= self._job.options.block_rows * len(self._job.target.shards):
             self._post()

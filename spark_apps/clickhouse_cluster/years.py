@@ -1,7 +1,7 @@
 """The years that Date32 and DateTime64 hold, which are more on newer servers.
 
-A server that has not a year stores the nearest that it has, and says nothing. Versions differ (1900 to 2299, and
-1 to 9999 in 26.9), so the server is asked.
+A server that has not a year stores the nearest that it has, and says nothing. Versions differ: 1900 to 2299,
+and 1 to 9999 in 26.9. So the server is asked.
 """
 
 from __future__ import annotations

@@ -12,10 +12,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from engine.distributed.sharding import owner_of
 from engine.errors import SqlError
 from spark_apps.clickhouse_cluster.options import Options
+from spark_apps.clickhouse_cluster.proof import count_strangers
 from spark_apps.clickhouse_cluster.records import Mode
 from spark_apps.clickhouse_cluster.split import Splitter
+from spark_apps.clickhouse_cluster.target import Target
 from spark_apps.clickhouse_cluster.writer import Attempt, Job, TaskStaged, finish, give_up
 from tests.few import few_first
 from tests.spark.conftest import Servers
@@ -24,10 +27,12 @@ from tests.unit.test_spark_schema import target
 pytestmark = pytest.mark.slow
 
 
-def load(servers: Servers, table: str, rows: Mapping[str, pa.Array], *, key: str = "a") -> None:
+def load(
+    servers: Servers, table: str, rows: Mapping[str, pa.Array], *, key: str = "a", shards: str = ""
+) -> None:
     """What the planner, one task and the commit do with these rows."""
     batch = pa.record_batch(dict(rows))
-    given = {"table": table, "shards": servers.option, "sharding_key": key}
+    given = {"table": table, "shards": shards or servers.option, "sharding_key": key}
     job = Job.begin(Options.parse(given), from_arrow_schema(batch.schema), Mode.APPEND)
     try:
         with Attempt(job, batch.schema.names, 0, 0) as posting:
@@ -177,6 +182,30 @@ def test_rows_are_on_the_shard_that_the_server_computes(nodes: Servers) -> None:
             f"countIf(k = {number} AND toUInt64({key}) % 2 != {here})" for number, key in enumerate(keys)
         )
         assert shard[0].text(f"SELECT {', '.join(wrong)} FROM {table}") == "\t".join("0" * len(keys))
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [(3_000_000_000, 1_000_000_000), (0, 4_000_000_000), (1_000_000_000, 9_000_000_000), (1 << 31, 1 << 31)],
+)
+def test_weights_may_be_billions(nodes: Servers, weights: tuple[int, int]) -> None:
+    """A list of all slots would not fit into memory."""
+    table = nodes.table("a UInt64, v UInt32", rest="ORDER BY a")
+    keys = [edge + at for edge in (0, *weights, sum(weights)) for at in range(5)]
+    shards = ";".join(f"{one}*{weight}" for one, weight in zip(nodes.option.split(";"), weights, strict=True))
+    rows = {"a": pa.array(keys, pa.int64()), "v": pa.array(range(len(keys)), pa.int64())}
+    load(nodes, table, rows, shards=shards)
+    assert [shard[0].text(f"SELECT v FROM {table} ORDER BY v").split() for shard in nodes.shards] == [
+        [str(v) for v, key in enumerate(keys) if owner_of(key % sum(weights), weights) == number]
+        for number in (0, 1)
+    ]
+    given = {"table": table, "shards": shards, "sharding_key": "a"}
+    found = Target.find(Options.parse(given))
+    for number, shard in enumerate(nodes.shards):
+        for owner in (0, 1):
+            strangers = count_strangers(shard[0], found, owner, [found.table])
+            here = nodes.counts(table)[number]
+            assert strangers == (here if owner != number and all(weights) else 0)
 
 
 def test_a_key_that_is_random_spreads_the_rows_and_loses_none(nodes: Servers) -> None:
