@@ -156,7 +156,8 @@ def _plan(
 ) -> None:
     async def work() -> None:
         async with place.runner(ledger) as runner:
-            plan = await make_plan(runner, request, probe=probe_of(nodes, place.config.topology))
+            with telling("asking the hosts"):
+                plan = await make_plan(runner, request, probe=probe_of(nodes, place.config.topology))
             print_json(plan.to_json()) if as_json else show_plan(plan)
             if plan.problems:
                 _exit(ExitCode.REFUSED)

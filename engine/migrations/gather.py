@@ -60,8 +60,11 @@ async def make_plan(runner: MigrationRunner, request: RunRequest, *, probe: Node
     except MigrationRefused as refusal:
         text = f"{refusal.message} {refusal.hint}".rstrip()
         problems.append(Problem(str(runner.migrations.folder), 0, "refused", text, refusal.code))
-    facts = await gather(runner, tables_of(selected, request), probe=probe)
-    replicated, silent = await databases_of(runner.topology, runner.cluster, probe)
+    # At once: a host that hangs is waited for in each.
+    facts, (replicated, silent) = await asyncio.gather(
+        gather(runner, tables_of(selected, request), probe=probe),
+        databases_of(runner.topology, runner.cluster, probe),
+    )
     problems += refused_by_databases(selected, request, runner.surroundings, replicated)
     return build_plan(
         runner.migrations,

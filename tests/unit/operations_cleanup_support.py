@@ -14,7 +14,7 @@ from uuid import UUID
 from engine.client.node_client import QueryRows
 from engine.ddl.client import DDLQueueClient
 from engine.ddl.initiator import prepare
-from engine.errors import Code, NodeUnavailable, ReplyLost, SqlError
+from engine.errors import Code, NodeUnavailable, OnclusterError, ReplyLost, SqlError
 from engine.keeper.base import Create, CreateMode, Keeper, SetData
 from engine.keeper.faults import FaultPlan
 from engine.keeper.memory import MemoryKeeperServer
@@ -54,6 +54,7 @@ class Server:
     url: str = "http://there"
     is_talking_nonsense: bool = False
     hangs_s: float = 0.0
+    error: OnclusterError | None = None
     loses_replies: int = 0
     commands: list[str] = field(default_factory=list)
 
@@ -112,6 +113,8 @@ class Server:
     def _check(self) -> None:
         if self.is_down:
             raise NodeUnavailable("cannot be reached")
+        if self.error is not None:
+            raise self.error
 
 
 def _rows(*rows: tuple[object, ...]) -> QueryRows:

@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import Busy, KeeperUnavailable, UnknownOutcome
+from engine.errors import (
+    Busy,
+    KeeperUnavailable,
+    NodeUnavailable,
+    OnclusterError,
+    ReplyLost,
+    SqlError,
+    UnknownOutcome,
+)
 from engine.keeper.recipes import create_if_not_exists
 from engine.names import HostId
 from engine.operations.act import ActState
@@ -148,6 +156,27 @@ def test_a_host_that_gives_no_answer_blocks_until_somebody_says_that_it_is_gone(
         assert act.kind == ReplicaAct.DEAD and "ada@here says that n2 is gone: burnt" in act.why
         assert states(await bench.apply(plan)) == [ActState.DONE]
         assert (await bench.keeper.children(paths.replicas)).names == ("r1",)
+
+    run(tmp_path, main)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (NodeUnavailable("n2: refused."), "cannot be reached"),
+        (ReplyLost("n2 did not answer.", hint="Look at its log."), "gave no answer in time"),
+        (
+            SqlError(516, "Code: 516. Authentication failed."),
+            "cannot be asked: Code: 516. Authentication failed",
+        ),
+    ],
+)
+def test_a_host_that_gives_no_answer_is_named_once_with_the_reason(
+    tmp_path: Path, error: OnclusterError, words: str
+) -> None:
+    async def main(bench: Bench) -> None:
+        bench.servers[N2].error = error
+        assert f"n2:9000 {words}." in (await bench.plan(REPLICAS)).notes
 
     run(tmp_path, main)
 

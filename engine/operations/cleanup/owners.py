@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from engine.client.node_client import NodeClient
-from engine.errors import Code, NodeUnavailable, OnclusterError, SqlError
+from engine.errors import Code, NodeUnavailable, OnclusterError, ReplyLost, SqlError
 from engine.names import HostId, TableName
 from engine.operations.cleanup.settings import GoneHost
 from engine.operations.site import Site
@@ -116,4 +116,10 @@ async def _accepts(host: str, port: int) -> bool:
 
 def not_answering(error: OnclusterError) -> str:
     """Why a host gave no answer, in a few words."""
-    return "cannot be reached" if isinstance(error, NodeUnavailable) else str(error)
+    match error:
+        case NodeUnavailable():
+            return "cannot be reached"
+        case ReplyLost():
+            return "gave no answer in time"
+        case _:
+            return f"cannot be asked: {error.message.rstrip('.')}"
