@@ -36,6 +36,7 @@ from engine.errors import (
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
     from engine.config.model import KeeperSection, NodeConfig
     from engine.keeper.base import Keeper
@@ -53,6 +54,8 @@ MIGRATIONS_VARIABLE = "ONCLUSTER_MIGRATIONS"
 DEFAULT_HOME = ".run"
 STACK_CONFIGS = ("cluster.xml", "cluster.yaml", "cluster.yml")
 _JSON_KEY = "engine.cli.json"
+_LEGIBLE = 5
+_BETWEEN_COLUMNS = 3
 
 
 class ExitCode(enum.IntEnum):
@@ -359,7 +362,10 @@ def print_json(data: JsonValue) -> None:
 def print_table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "", empty: str = "(nothing)"
 ) -> None:
-    """A table on standard output; `empty` is said when there are no rows. Cells are text, not markup."""
+    """A table on standard output; `empty` is said when there are no rows. Cells are text, not markup.
+
+    On a terminal on which its columns would be too narrow to read, a row is several lines instead.
+    """
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -368,12 +374,35 @@ def print_table(
     if not lines:
         click.echo(empty)
         return
+    shown = console()
+    if _least_width(columns, lines) > shown.width:
+        _print_records(columns, lines, title=title)
+        return
     table = Table(title=title or None, box=SIMPLE_HEAD, title_justify="left", pad_edge=False)
     for column in columns:
         table.add_column(column, overflow="fold")
     for line in lines:
         table.add_row(*line)
-    console().print(table)
+    shown.print(table)
+
+
+def _least_width(columns: Sequence[str], lines: Sequence[Sequence[Text]]) -> int:
+    """Of a table that can be read: a column is cut to lines of so many characters, and not of fewer."""
+    from rich.text import Text
+
+    widths = (
+        max(Text(name).cell_len, *(line[number].cell_len for line in lines))
+        for number, name in enumerate(columns)
+    )
+    return sum(min(width, _LEGIBLE) + _BETWEEN_COLUMNS for width in widths)
+
+
+def _print_records(columns: Sequence[str], lines: Sequence[Sequence[Text]], *, title: str) -> None:
+    if title:
+        click.echo(f"{title}\n")
+    for line in lines:
+        print_facts({name: cell.plain for name, cell in zip(columns, line, strict=True) if cell.plain})
+        click.echo()
 
 
 def print_facts(facts: Mapping[str, object]) -> None:

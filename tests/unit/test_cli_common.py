@@ -15,6 +15,7 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 from engine import errors
 from engine.cli import common, main
@@ -212,6 +213,26 @@ def test_a_table_keeps_square_brackets_and_says_when_it_is_empty(capsys: pytest.
     out = capsys.readouterr().out
     assert "Array[red]" in out
     assert out.endswith("no entries\n")
+
+
+def test_a_terminal_that_is_too_narrow_for_a_table_gets_a_row_in_several_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    columns = ("version", "title", "state", *(f"node0{number}:9000" for number in range(1, 7)))
+    rows = [(number, "create_flights", "applied", *["done 370 ms"] * 5, "") for number in (1, 2)]
+    for width, is_table in ((200, True), (80, True), (40, False), (1, False)):
+        monkeypatch.setattr(common, "console", lambda width=width: Console(width=width, highlight=False))
+        common.print_table(columns, rows, title="order_cluster")
+        out = capsys.readouterr().out
+        assert ("───" in out) is is_table
+        if not is_table:
+            record = "\n".join(
+                ["title        create_flights", "state        applied"]
+                + [f"node0{number}:9000  done 370 ms" for number in range(1, 6)]
+            )
+            assert out == "order_cluster\n\n" + "".join(
+                f"version      {number}\n{record}\n\n" for number in (1, 2)
+            )
 
 
 def test_bytes_that_are_no_text_are_wrong_usage() -> None:
