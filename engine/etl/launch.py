@@ -29,7 +29,7 @@ from engine.etl.java_home import java_home_for_spark
 from engine.etl.report import LoadReport
 from engine.etl.request import LoadRequest
 from engine.etl.spark_home import home_without_zip
-from engine.keeper.java import find_java
+from engine.keeper.java import find_java, java_locale
 from engine.processes import is_alive
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -106,6 +106,7 @@ def spark_environment(settings: SparkSettings, *, master: str) -> dict[str, str]
     home = java_home_for_spark(find_java(), settings.directory / "java")
     environment = {
         "JAVA_HOME": str(home),
+        **java_locale(),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYTHONPATH": _python_path(),

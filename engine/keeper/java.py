@@ -38,6 +38,16 @@ def find_java(environ: Mapping[str, str] | None = None) -> Path:
     )
 
 
+def java_locale(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Variables for a Java that is started: it takes names of files for UTF-8 also in the language `C`.
+
+    Python does that by itself. Java finds no file there whose path has other letters than ASCII's.
+    """
+    environ = os.environ if environ is None else environ
+    language = next((found for name in ("LC_ALL", "LC_CTYPE", "LANG") if (found := environ.get(name))), "C")
+    return {"LC_ALL": "C.UTF-8"} if language in ("C", "POSIX") else {}
+
+
 def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
     if home := environ.get("JAVA_HOME"):
         yield "JAVA_HOME", Path(home, "bin", "java")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import logging
+import os
 import shutil
 import signal
 import socket
@@ -25,6 +26,7 @@ import psutil
 
 from engine.env import Env, SystemEnv
 from engine.errors import KeeperUnavailable
+from engine.keeper.java import java_locale
 from engine.lifetime import Startable
 from engine.ports import free_ports
 
@@ -117,6 +119,7 @@ class ServerProcess(Startable):
             self._process = subprocess.Popen(
                 command,
                 cwd=self.directory,
+                env={**os.environ, **java_locale()},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

