@@ -31,7 +31,7 @@ from engine.migrations.states import (
     untouched,
 )
 from engine.migrations.verdict import Verdict
-from engine.wording import moment, shortened
+from engine.wording import count, moment, shortened
 
 _RUN = "migrating"
 _MOST_HOST_COLUMNS = 8
@@ -201,7 +201,7 @@ def show_lint(report: LintReport) -> None:
     for finding in report.findings:
         if finding.stands:
             click.echo(str(finding))
-    counts = f"{len(report.errors)} errors, {len(report.warnings)} warnings"
+    counts = f"{count(len(report.errors), 'error')}, {count(len(report.warnings), 'warning')}"
     click.echo(f"{counts}, {len(report.silenced)} silenced with a reason.")
 
 

@@ -152,7 +152,9 @@ def _select_down(
     if target is None:
         begun = begun[:1]
     elif target != ALL and migrations.get(target) is None:
-        raise _unknown_target(migrations, target)
+        is_below_all = all(target < version for version in migrations.versions)
+        undo = " To undo all of them: `rollback --all`, in Airflow the target -1." if is_below_all else ""
+        raise _unknown_target(migrations, target, hint=undo)
     result = []
     for version in begun:
         if target is not None and version <= target:
@@ -211,10 +213,10 @@ def _given_up(failed: Sequence[LedgerRow]) -> str:
     return "A host that came back may have done it since: `oncluster migrate status` looks. "
 
 
-def _unknown_target(migrations: MigrationSet, target: int) -> MigrationRefused:
+def _unknown_target(migrations: MigrationSet, target: int, *, hint: str = "") -> MigrationRefused:
     known = ", ".join(map(str, migrations.versions[-10:])) or "none"
     return MigrationRefused(
-        f"There is no version {target} in {migrations.folder}.", hint=f"The last ones are: {known}."
+        f"There is no version {target} in {migrations.folder}.", hint=f"The last ones are: {known}.{hint}"
     )
 
 

@@ -173,6 +173,19 @@ def test_a_version_that_arrives_below_one_that_is_under_way_is_refused_as_well(t
     in_world(tmp_path, scenario, files=files)
 
 
+def test_a_rollback_to_a_version_before_the_first_is_told_how_to_undo_everything(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        await drive(await world.runner(), world.request())
+        for target, is_told in ((0, True), (7, False)):
+            with pytest.raises(MigrationRefused, match=f"There is no version {target}") as refused:
+                await drive(await world.runner(), world.down(target=target))
+            assert ("--all" in refused.value.hint) is is_told
+        assert world.states() == {1: "applied", 2: "applied", 3: "applied"}
+
+    in_world(tmp_path, scenario)
+
+
 def test_a_gap_in_the_versions_is_refused_unless_allowed(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         await world.start()
