@@ -154,9 +154,9 @@ class ChdbPartStore:
         active = self._state.active.items()
         return next((name for name, local in active if local.visible.name == directory.name), None)
 
-    def directories(self) -> Collection[str]:
-        """Names, in the table's directory, of the parts that readers see."""
-        return {local.visible.name for local in self._state.active.values()}
+    def directories(self) -> Mapping[PartName, str]:
+        """What the parts that readers see are called in the table's directory, and by chDB."""
+        return {name: local.visible.name for name, local in self._state.active.items()}
 
     def plain_copy(self) -> AbstractAsyncContextManager[TableName]:
         """A table of this table's parts that carries no replicated names; see `plain_copy`."""

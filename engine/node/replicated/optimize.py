@@ -1,6 +1,7 @@
 """OPTIMIZE TABLE of replicated tables.
 
     OPTIMIZE TABLE t [PARTITION p] [FINAL] [DEDUPLICATE [BY columns]] [CLEANUP]
+    OPTIMIZE TABLE t DRY RUN PARTS …                                               see `dry_run`
 
 Source: ClickHouse's InterpreterOptimizeQuery.
 """
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 
 from engine.errors import Code, SqlError
 from engine.names import TableName
+from engine.node.replicated.dry_run import dry_run, is_dry_run
 from engine.node.replicated.runtime import ReplicatedTables
 from engine.node.replicated.statements import done
 from engine.node.replicated.waiting import flag, settings_of, sync_of, wait_for_inactive_s
@@ -27,7 +29,7 @@ from engine.sql.parse import draft_of
 _NO_PARTITION = "'no-such-partition'"
 """An OPTIMIZE of it is checked like any other and merges nothing."""
 _SHOWN = (None, DefaultKind.DEFAULT)
-_BEHIND_PARTITION = frozenset({"FINAL", "FORCE", "DEDUPLICATE", "CLEANUP", "DRY"})
+_BEHIND_PARTITION = frozenset({"FINAL", "FORCE", "DEDUPLICATE", "CLEANUP"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,9 @@ class OptimizeStatements:
         table = self._tables.find_for(asked, statement.tables[0])
         if table is None:
             return None
+        if is_dry_run(asked.sql):
+            await dry_run(table, asked)
+            return done(asked)
         ctx = table.ctx
         text = parse_optimize(asked.sql)
         partition_id = None
@@ -92,7 +97,7 @@ class OptimizeStatements:
 
 
 def parse_optimize(sql: str) -> OptimizeText:
-    """Raises SqlError 62, and 48 for DRY RUN."""
+    """Raises SqlError 62."""
     d = draft_of(without_output_clauses(sql))
     d.at = next((i for i, token in enumerate(d.tokens) if token.start >= d.refs[0].end), len(d.tokens))
     partition: str | None = None
@@ -114,8 +119,6 @@ def parse_optimize(sql: str) -> OptimizeText:
         if not columns:
             raise SqlError(Code.SYNTAX_ERROR, "Syntax error: columns are expected behind DEDUPLICATE BY")
     cleanup = d.accept("CLEANUP")
-    if d.looking_at("DRY"):
-        raise SqlError(Code.NOT_IMPLEMENTED, "OPTIMIZE … DRY RUN is not supported for replicated tables")
     if not d.at_end or partition == "":
         raise SqlError(
             Code.SYNTAX_ERROR,

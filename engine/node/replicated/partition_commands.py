@@ -15,8 +15,9 @@ from typing import assert_never
 
 from engine.errors import Code, KeeperAnswer, MultiFailed, NoNode, NotEmpty, SqlError
 from engine.keeper.base import Op, Remove
-from engine.names import TableName
+from engine.names import TableName, quote_string
 from engine.node.replicated.drop_limits import check_part, check_partition, check_table
+from engine.node.replicated.local_parts import on_local_parts
 from engine.node.replicated.partition_sql import Action, PartitionCommand, Subject
 from engine.node.replicated.runtime import ReplicatedTables
 from engine.node.replicated.waiting import flag, number, settings_of, sync_of, wait_for_inactive_s
@@ -66,6 +67,8 @@ class PartitionCommands:
                 await self._replace(ctx, asked, command, step)
             case Action.MOVE_TO_TABLE:
                 await self._move(ctx, asked, command, step)
+            case Action.MOVE_TO_PLACE:
+                await self._move_to_place(ctx, asked, command)
             case Action.FETCH:
                 await self._fetch(ctx, asked, command)
             case Action.FREEZE:
@@ -198,6 +201,22 @@ class PartitionCommands:
                 inactive_timeout_s=wait_for_inactive_s(asked),
                 fence=fence,
             )
+
+    async def _move_to_place(self, ctx: ReplicaContext, asked: Asked, command: PartitionCommand) -> None:
+        """On this node only; chDB knows its disks and volumes."""
+
+        async def run(local: Mapping[str, str]) -> object:
+            what = quote_string(local[command.what]) if command.subject is Subject.PART else command.what
+            return await asked.session.query(
+                f"ALTER TABLE {ctx.name.quoted} MOVE {command.subject.value} {what} TO {command.place}",
+                format="Null",
+                params=asked.params,
+                scope=asked.scope,
+                multi=False,
+            )
+
+        if (table := self._tables.find(ctx.name)) is not None:
+            await on_local_parts(table, [command.what] if command.subject is Subject.PART else [], run)
 
     async def _fetch(self, ctx: ReplicaContext, asked: Asked, command: PartitionCommand) -> None:
         path = command.path.rstrip("/")

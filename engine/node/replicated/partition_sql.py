@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from engine.errors import Code, SqlError
 from engine.names import TableName
-from engine.sql import AlterCommand
+from engine.sql import AlterCommand, TokenKind
 from engine.sql.cursor import Cursor, Role
 from engine.sql.output import without_output_clauses
 from engine.sql.parse import draft_of
@@ -109,6 +109,7 @@ class Action(enum.Enum):
     ATTACH_FROM = "ATTACH FROM"
     REPLACE_FROM = "REPLACE FROM"
     MOVE_TO_TABLE = "MOVE TO TABLE"
+    MOVE_TO_PLACE = "MOVE TO DISK or VOLUME"
     DETACH = "DETACH"
     DROP = "DROP"
     DROP_DETACHED = "DROP DETACHED"
@@ -130,7 +131,7 @@ class PartitionCommand:
     """`what` is a partition's expression as written (with `ID` or `ALL`), or a part's name, without quotes.
 
     `other` is the table behind FROM or TO TABLE, `path` what FETCH takes it from, `backup` the name of
-    FREEZE and UNFREEZE.
+    FREEZE and UNFREEZE, `place` is the `DISK '…'` or `VOLUME '…'` of MOVE.
     """
 
     action: Action
@@ -139,6 +140,7 @@ class PartitionCommand:
     other: TableName | None = None
     path: str = ""
     backup: str = ""
+    place: str = ""
 
 
 def partition_command(piece: AlterPiece) -> PartitionCommand:
@@ -147,7 +149,7 @@ def partition_command(piece: AlterPiece) -> PartitionCommand:
     action = _action(c, piece)
     subject, what = _subject(c, action)
     other: TableName | None = None
-    path = backup = ""
+    path = backup = place = ""
     if action is Action.FETCH:
         if not c.accept("FROM") or (found := c.identifier_or_string()) is None:
             raise _syntax(c, "FROM and a path in Keeper")
@@ -156,6 +158,8 @@ def partition_command(piece: AlterPiece) -> PartitionCommand:
         action, other = _from(c, action)
     elif c.accept("TO", "TABLE"):
         action, other = Action.MOVE_TO_TABLE, _table(c)
+    elif piece.command is _A.MOVE_PARTITION:
+        action, place = Action.MOVE_TO_PLACE, _place(c)
     elif c.accept("WITH", "NAME"):
         if (name := c.identifier_or_string()) is None:
             raise _syntax(c, "a name")
@@ -164,15 +168,14 @@ def partition_command(piece: AlterPiece) -> PartitionCommand:
         raise _syntax(c, "the end of the sub-command" if other or backup or path else "FROM and a table")
     if action is Action.UNFREEZE and not backup:
         raise _syntax(c, "WITH NAME and a name")
-    return PartitionCommand(action, subject, what, other, path, backup)
+    return PartitionCommand(action, subject, what, other, path, backup, place)
 
 
 def _action(c: Cursor, piece: AlterPiece) -> Action:
-    if piece.command in (_A.MOVE_PARTITION, _A.MOVE_PARTITION_TO_SHARD, _A.UNLOCK_SNAPSHOT):
+    if piece.command in (_A.MOVE_PARTITION_TO_SHARD, _A.UNLOCK_SNAPSHOT):
         raise SqlError(
             Code.NOT_IMPLEMENTED,
-            f"{piece.command.value} is not supported for replicated tables: a node has one disk, and parts "
-            "do not move between shards.",
+            f"{piece.command.value} is not supported for replicated tables.",
         )
     if c.accept("DROP", "DETACHED"):
         return Action.DROP_DETACHED
@@ -201,6 +204,14 @@ def _from(c: Cursor, action: Action) -> tuple[Action, TableName]:
     if action not in (Action.ATTACH, Action.REPLACE_FROM):
         raise _syntax(c, "the end of the sub-command")
     return (Action.ATTACH_FROM if action is Action.ATTACH else action), _table(c)
+
+
+def _place(c: Cursor) -> str:
+    start = c.at
+    if not c.accept("TO") or not c.accept_one_of("DISK", "VOLUME") or c.token.kind is not TokenKind.STRING:
+        raise _syntax(c, "TO DISK or TO VOLUME and a name in quotes")
+    c.at += 1
+    return c.sql[c.tokens[start + 1].start : c.last_end]
 
 
 def _table(c: Cursor) -> TableName:

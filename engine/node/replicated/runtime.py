@@ -74,8 +74,8 @@ class NodePartStore(PartStore, Protocol):
         their UUID before it loads them again."""
         ...
 
-    def directories(self) -> Collection[str]:
-        """Names, in the table's directory, of the parts that readers see."""
+    def directories(self) -> Mapping[PartName, str]:
+        """What the parts that readers see are called in the table's directory, and by chDB."""
         ...
 
     async def close(self) -> None:

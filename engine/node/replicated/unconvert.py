@@ -103,7 +103,7 @@ class Unconverter:
                 raise _unsettled(table, f"parts {', '.join(belonging)} are not visible yet")
             for part in staged:
                 await table.store.discard(part)
-        return table.store.directories()
+        return table.store.directories().values()
 
     async def _recorded(self, table: RunningTable) -> Collection[str]:
         """The parts of this replica in Keeper."""
