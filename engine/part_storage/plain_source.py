@@ -15,6 +15,7 @@ from engine.names import TableName, quote_string
 from engine.part_storage.part_files import link_part, read_part, remove_tree
 from engine.part_storage.store import ChdbPartStore
 from engine.part_storage.table_state import LocalPart
+from engine.part_storage.takeable import check_takeable
 from engine.part_storage.workers import PLAIN_KEY_PREFIX, Connection, Workers
 from engine.replication.part_name import PartName
 from engine.storage import ChdbPool
@@ -57,6 +58,7 @@ class PlainSource(ChdbPartStore):
                     name = PartName.try_parse(local_name)
                     if name is None:
                         raise SqlError(Code.BAD_DATA_PART_NAME, f"Unexpected part name: {local_name}")
+                    check_takeable(state.data / local_name, state.table, local_name)
                     target = state.staged_root / local_name
                     link_part(state.data / local_name, target, name=None)
                     found.append(LocalPart(read_part(target, name), target, target))
@@ -78,7 +80,7 @@ async def open_plain(
     pool: ChdbPool, table: TableName, partitions: Collection[str] | None = None
 ) -> ChdbPartStore:
     """A store over the parts that a plain table has now, those of some partitions (by id) or all; `close` it.
-    Raises SqlError 60."""
+    Raises SqlError 60, and 48 for parts that a replicated table cannot take."""
     return await PlainSource.of_table(pool, table, partitions)
 
 

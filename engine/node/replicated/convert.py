@@ -8,7 +8,8 @@ Safety argument. It runs at the node's start. No part is copied or deleted, and 
 2. A record CONVERTING, with path and replica name of the configuration's defaults. From here on every start
    goes on with the table, and the file of 1 is not needed any more.
 3. chDB's own merges of it are kept away for good (the hidden settings) and those under way are waited for.
-4. Each part gets its present name as its replicated one (`uuid.txt`), which readers do not see.
+4. Each part gets its present name as its replicated one (`uuid.txt`), which readers do not see. A UUID that
+   it has already says nothing: it may be of another table.
 5. When Keeper can be reached, RESTORE REPLICA (`engine.replication.commands.restore`, whose argument holds
    from there): parts go to `detached/restoring_…`, the table is made in Keeper, parts are attached as
    inserts are. While that lasts readers see fewer rows. A replica in Keeper that this table has not made is
@@ -25,6 +26,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
@@ -44,6 +46,7 @@ from engine.node.start_flags import to_be_converted
 from engine.node.whole_files import write_whole
 from engine.part_storage.hidden_settings import HIDDEN_SETTINGS
 from engine.part_storage.part_uuid import UUID_FILE, uuid_of
+from engine.part_storage.takeable import check_takeable
 from engine.replication.commands.restore import restore_replica
 from engine.replication.part_name import PartName
 
@@ -85,7 +88,7 @@ class Converter:
 
     async def attach(self, name: TableName) -> None:
         """ATTACH TABLE … AS REPLICATED. Raises SqlError: 57 for a table that is not detached, 60 for none, 36
-        for one that cannot be converted, 253 if its replica is in Keeper; then it stays detached."""
+        and 48 for one that cannot be converted, 253 if its replica is in Keeper; then it stays detached."""
         life = self._life
         if await life.local.named(name) is not None:
             raise SqlError(
@@ -106,6 +109,7 @@ class Converter:
         try:
             [local] = (await life.local.by_uuid(uuids)).values()
             record = self._record_of(local)
+            await self._check_parts(local)
             if await keeper.exists(record.me.root) is not None:
                 raise SqlError(
                     Code.REPLICA_ALREADY_EXISTS,
@@ -132,6 +136,7 @@ class Converter:
             return
         try:
             await self._life.check_new_name(local.name)
+            await self._check_parts(local)
             self._life.catalog.put(self._record_of(local))
         except SqlError as error:
             log.error("replicated.not_converted table=%s error=%s", local.name, error)
@@ -153,6 +158,12 @@ class Converter:
             user_settings=Definition(local.create_query).hidden_from_user(HIDDEN_SETTINGS),
         )
 
+    async def _check_parts(self, local: LocalTable) -> None:
+        """Raises SqlError 48. Found out later, such a part would stay in `detached/` with its rows."""
+        for part, path in await self._life.local.active_parts(local.name):
+            with suppress(FileNotFoundError):  # merged away in this moment
+                check_takeable(Path(path), local.name, part)
+
     async def _prepare(self, record: TableRecord, local: LocalTable) -> RunningTable:
         """Steps 3 and 4."""
         life = self._life
@@ -165,7 +176,7 @@ class Converter:
             for part, path in await life.local.active_parts(local.name):
                 parsed = PartName.try_parse(part)
                 file = Path(path) / UUID_FILE
-                if parsed is not None and not file.exists():
+                if parsed is not None:
                     write_whole(file, str(uuid_of(parsed)).encode())
         finally:
             await life.local.run(f"SYSTEM START MERGES {name}")
