@@ -40,6 +40,8 @@ class SelectorSettings:
     base: float = 5.0
     lowest_base: float = 2.0
     max_parts_at_once: int = 100
+    min_parts_at_once: int = 2
+    """Fewer only where all of them are `forced_age_s` old."""
     max_total_bytes: int = 150 * _GIB
     small_bytes: int = _MIB
     large_bytes: int = 100 * _GIB
@@ -150,7 +152,11 @@ def _is_worth_it(
     total: int, largest: int, parts: int, youngest_s: float, crowding: float, settings: SelectorSettings
 ) -> bool:
     ratio = (total + parts * settings.fixed_cost_bytes) / (largest + settings.fixed_cost_bytes)
-    if ratio >= settings.base or youngest_s >= settings.forced_age_s:
+    if youngest_s >= settings.forced_age_s:
+        return True
+    if parts < settings.min_parts_at_once:
+        return False
+    if ratio >= settings.base:
         return True
     if ratio < settings.lowest_base:
         return False

@@ -47,6 +47,7 @@ class ReplicatedSettings:
     remove_empty_parts: int = 1
     max_fetch_partition_retries_count: int = 5
     always_fetch_merged_part: int = 0
+    always_fetch_mutated_part: int = 0
     detach_not_byte_identical_parts: int = 0
     prefer_fetch_merged_part_time_threshold: float = 3600.0
     prefer_fetch_merged_part_size_threshold: int = 10 << 30
@@ -57,6 +58,7 @@ class ReplicatedSettings:
     number_of_mutations_to_throw: int = 1000
     allow_experimental_replacing_merge_with_cleanup: int = 0
     max_parts_to_merge_at_once: int = 100
+    min_parts_to_merge_at_once: int = 0
     max_bytes_to_merge_at_max_space_in_pool: int = 150 << 30
     min_age_to_force_merge_seconds: int = 0
     min_age_to_force_merge_on_partition_only: int = 0

@@ -70,6 +70,8 @@ class MemoryPartStore(StoredDefinition):
         self._staged_view: _View = [], {}
         self.merges: list[tuple[tuple[PartName, ...], PartName]] = []
         """What was merged here, for tests."""
+        self.mutations: list[PartName] = []
+        """The results of what was mutated here, for tests."""
 
     # -- what is there -------------------------------------------------------------------------------------
 
@@ -181,6 +183,7 @@ class MemoryPartStore(StoredDefinition):
         change = mutated(stored.rows(str(source)), commands)
         marks = tuple(dict.fromkeys((*stored.marks, *change.marks)))
         await self._step()
+        self.mutations.append(result)
         return await self._stage(result, self._stored(change.rows, marks), Origin.MUTATED)
 
     async def stage_copy(self, of: PartStore, source: PartName, result: PartName) -> Part:

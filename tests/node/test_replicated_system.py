@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import fields
 
 import pytest
 
-from tests.node.replicated_pair import Pair, error, json_rows, wait_for
+from engine.replication.idle_settings import IDLE_SETTINGS
+from engine.replication.settings import ReplicatedSettings
+from tests.node.replicated_pair import Pair, error, eventually, json_rows, refused, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -302,6 +305,23 @@ def test_a_fetch_that_fails_is_tried_again_and_shown_with_its_reason(pair: Pair)
     assert pair.rows(t) == "1\ta\n"
 
 
+def test_a_replica_that_executes_no_mutation_does_not_wait_for_one(pair: Pair) -> None:
+    t = pair.table(rest="ORDER BY k")
+    pair.n1.query(f"INSERT INTO {t} VALUES (1, 'a'), (2, 'b')")
+    pair.n1.query(f"ALTER TABLE {t} MODIFY SETTING always_fetch_mutated_part = 1")
+    for sql in (
+        f"ALTER TABLE {t} UPDATE v = 'c' WHERE k = 1 SETTINGS mutations_sync = 1",
+        f"DELETE FROM {t} WHERE k = 1",
+        f"ALTER TABLE {t} MODIFY COLUMN v LowCardinality(String) SETTINGS alter_sync = 2",
+    ):
+        refused(pair.n1.post(sql), 344, "always_fetch_mutated_part")
+    pair.n1.query(f"ALTER TABLE {t} ADD COLUMN w UInt8 SETTINGS alter_sync = 2")
+    pair.n1.query(f"ALTER TABLE {t} UPDATE v = 'c' WHERE k = 1 SETTINGS mutations_sync = 0")
+    eventually(lambda: pair.n1.query(f"SELECT v FROM {t} ORDER BY k"), "c\nb\n")
+    pair.n2.query(f"ALTER TABLE {t} DELETE WHERE k = 1 SETTINGS mutations_sync = 2")
+    assert pair.rows(t) == "2\tb\t0\n"
+
+
 def test_settings_of_a_table_may_be_words_and_have_units(pair: Pair) -> None:
     settings = ("ttl_only_drop_parts = true", "max_bytes_to_merge_at_max_space_in_pool = '10Gi'")
     t = pair.table(rest=f"ORDER BY k SETTINGS {', '.join(settings)}")
@@ -311,3 +331,24 @@ def test_settings_of_a_table_may_be_words_and_have_units(pair: Pair) -> None:
     assert pair.rows(t) == "1\ta\n"
     shown = pair.n1.query(f"SHOW CREATE TABLE {t} FORMAT TSVRaw")
     assert all(each in shown for each in settings)
+
+
+def test_every_setting_about_replication_is_followed_or_known_to_change_nothing(pair: Pair) -> None:
+    about = "replicat|merge_selec|force_merge|postpone|mutations|zookeeper|in_pool|fsync|part_storage"
+    others = "^shared_merge_tree|zero_copy|_fs_zookeeper|non_replicated|for_async_inserts"
+    found = pair.n1.query(
+        f"SELECT name FROM system.merge_tree_settings WHERE match(name, '{about}') "
+        f"AND NOT match(name, '{others}') AND NOT match(description, '(?i)obsolete|for test')"
+    ).split()
+    followed = {field.name for field in fields(ReplicatedSettings)}
+    assert set(found) - followed - IDLE_SETTINGS == set()
+    every = pair.n1.query("SELECT name FROM system.merge_tree_settings").split()
+    assert set(every) >= IDLE_SETTINGS
+
+
+def test_a_setting_without_effect_is_logged(pair: Pair) -> None:
+    t = pair.table(rest="ORDER BY k SETTINGS merge_selector_algorithm = 'Trivial'")
+    pair.n1.query(f"ALTER TABLE {t} MODIFY SETTING number_of_mutations_to_delay = 5")
+    log = (pair.local.directory / "logs/n1.log").read_text()
+    for name in ("merge_selector_algorithm", "number_of_mutations_to_delay"):
+        assert f"replication.settings_without_effect table=default.{t} settings={name}\n" in log

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given, settings
@@ -66,6 +66,15 @@ def test_equal_fresh_parts_wait_until_the_base_is_reached() -> None:
     assert select_merge([run_of([100 * MIB] * 4)]) is None
     chosen = select_merge([run_of([100 * MIB] * 5)])
     assert chosen is not None and len(chosen.candidates) == 5
+
+
+def test_fewer_parts_than_wanted_are_merged_only_where_their_age_forces_it() -> None:
+    wanted = SelectorSettings(min_parts_at_once=6)
+    assert select_merge([run_of([100 * MIB] * 5, age_s=OLD_S)], wanted) is None
+    chosen = select_merge([run_of([100 * MIB] * 6)], wanted)
+    assert chosen is not None and len(chosen.candidates) == 6
+    forced = select_merge([run_of([100 * MIB] * 2, age_s=OLD_S)], replace(wanted, forced_age_s=OLD_S))
+    assert forced is not None and len(forced.candidates) == 2
 
 
 def test_a_few_old_parts_are_merged_though_they_are_few() -> None:

@@ -54,6 +54,19 @@ def test_it_concerns_what_was_there_before_in_every_partition() -> None:
     run(main)
 
 
+def test_a_replica_that_always_fetches_mutated_parts_makes_none() -> None:
+    async def main(live: Live) -> None:
+        first = await live.replica("r1")
+        lazy = await live.replica("r2", settings=replace(NO_OWN_MERGES, always_fetch_mutated_part=1))
+        await first.insert(1)
+        await live.quiet()
+        await mutate(first, "UPDATE v = 5 WHERE k = 1")
+        assert lazy.rows() == [(1, 5)]
+        assert not lazy.store.mutations
+
+    run(main)
+
+
 def test_in_one_partition() -> None:
     async def main(live: Live) -> None:
         (replica,) = await live.cluster(1)

@@ -40,9 +40,10 @@ from engine.part_storage import HIDDEN_SETTINGS
 from engine.part_storage.alter_statements import split_by_commas
 from engine.part_storage.workers import CHECKS
 from engine.replication.commands.alter import alter_table
-from engine.replication.commands.mutate import create_mutation, wait_for_mutation
+from engine.replication.commands.mutate import check_waiting, create_mutation, wait_for_mutation
 from engine.replication.commands.partitions import truncate
 from engine.replication.commands.waiting import Sync
+from engine.replication.idle_settings import note_idle
 from engine.replication.replica.context import ReplicaContext
 from engine.sql import AlterCommand, Statement, StatementKind, with_default_database
 from engine.sql.cursor import Cursor
@@ -126,6 +127,7 @@ class AlterStatements:
             )
             self._catalog.put(table.record)
         if wanted:
+            note_idle(ctx.name, [name for name, value in wanted.items() if value is not None])
             ctx.settings = changed.with_defaults([n for n, v in wanted.items() if v is None])
             for signal in (ctx.merge_wanted, ctx.queue_changed):
                 signal.set()
@@ -163,7 +165,8 @@ class AlterStatements:
                 continue
             elif family is Family.MUTATION:
                 sync = _sync(number(settings_of(asked), sync_setting, default_sync))
-                await self._mutate(ctx, asked, run, max(sync, least, key=_strength), fence)
+                sync = max(sync, least, key=_strength)
+                await self._mutate(ctx, asked, run, sync, sync_setting, fence)
             else:
                 await alter_table(
                     ctx,
@@ -180,9 +183,11 @@ class AlterStatements:
         asked: Asked,
         pieces: Sequence[AlterPiece],
         sync: Sync,
+        sync_setting: str,
         fence: Sequence[Op],
     ) -> None:
         ctx.session()  # readonly is said before anything else is looked at
+        check_waiting(ctx, sync, sync_setting)
         await self._checks.check(asked, pieces, (await ctx.store.definition()).columns.by_name)
         text = await _written_anew(asked, pieces, ctx.name.database)
         await ctx.store.plan_alter(text)

@@ -58,6 +58,7 @@ from engine.node.system_tables import SystemTable, SystemView
 from engine.part_storage import HIDDEN_SETTINGS, ChdbPartStore, open_plain, settings_of
 from engine.replication.fetching import PartFetcher
 from engine.replication.host import ReplicaHost
+from engine.replication.idle_settings import note_idle
 from engine.replication.part_store import PartStore
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.queue import ReplicaQueue
@@ -319,6 +320,7 @@ class TableMaker:
     async def make(self, record: TableRecord, local: LocalTable) -> RunningTable:
         store = await ChdbPartStore.open(self._pool, local.name, str(record.uuid))
         settings = {n: v for n, v in settings_of(local.create_query).items() if n not in HIDDEN_SETTINGS}
+        note_idle(local.name, [*settings, *record.user_settings])
         profile = self._node.default_profile
         settings |= {name: profile[name] for name in _OF_THE_PROFILE if name in profile}
         ctx = ReplicaContext(

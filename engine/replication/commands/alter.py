@@ -36,6 +36,7 @@ from engine.keeper.base import Op, SetData
 from engine.replication.commands.mutate import (
     MutationDraft,
     check_room,
+    check_waiting,
     find_mutation,
     mutations_version,
     release,
@@ -70,7 +71,8 @@ async def alter_table(
     `allowed` as in `PartStore.plan_alter`.
 
     Raises SqlError: what chDB says to the commands, 517 CANNOT_ASSIGN_ALTER if this replica lags behind, 692,
-    242, and 341 UNFINISHED if waiting took too long; MultiFailed if an operation of `fence` is refused.
+    242, 344 as `check_waiting`, and 341 UNFINISHED if waiting took too long; MultiFailed if an operation of
+    `fence` is refused.
     """
     for _ in range(_ATTEMPTS):
         ctx.session()  # not while read-only, not even settings: the table could not be planned from
@@ -91,6 +93,8 @@ async def alter_table(
             if fence:
                 await ctx.session().multi(fence)
             return
+        if plan.mutation:
+            check_waiting(ctx, sync, "alter_sync")
         altered = await _send(ctx, plan, version, fence)
         if altered is None:
             continue

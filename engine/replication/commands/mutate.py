@@ -135,6 +135,18 @@ class MutationDraft:
         )
 
 
+def check_waiting(ctx: ReplicaContext, sync: Sync, setting: str) -> None:
+    """Raises SqlError 344 where this replica would wait for mutations of which it hears no failure: it makes
+    none of them."""
+    if ctx.settings.always_fetch_mutated_part and sync is not Sync.NONE:
+        raise SqlError(
+            Code.SUPPORT_IS_DISABLED,
+            f"Replica {ctx.replica} of {ctx.name} does not execute mutations (always_fetch_mutated_part), "
+            "and cannot wait for one, which may fail elsewhere.",
+            hint=f"Set {setting} = 0, or ask another replica.",
+        )
+
+
 def check_room(ctx: ReplicaContext, most_unfinished: int = 0) -> None:
     """Raises SqlError 692 if too many mutations are unfinished."""
     limit = most_unfinished or ctx.settings.number_of_mutations_to_throw

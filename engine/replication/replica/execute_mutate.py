@@ -43,7 +43,8 @@ async def execute_mutate(ctx: ReplicaContext, queued: QueuedEntry) -> None:
     assert isinstance(action, MutatePart)
     if await have_already(ctx, action.result):
         return
-    if reason := await why_fetch(ctx, queued, [action.source], action.result):
+    reason = "always_fetch_mutated_part is set" if ctx.settings.always_fetch_mutated_part else ""
+    if reason := reason or await why_fetch(ctx, queued, [action.source], action.result):
         log.info("replica.mutation_fetched table=%s part=%s reason=%s", ctx.name, action.result, reason)
         await execute_get.fetch_result(ctx, action.result)
         return

@@ -289,6 +289,7 @@ def select_regular_merge(ctx: ReplicaContext, predicate: MergePredicate) -> Sele
     chosen = SelectorSettings(
         base=settings.merge_selector_base,
         max_parts_at_once=settings.max_parts_to_merge_at_once,
+        min_parts_at_once=settings.min_parts_to_merge_at_once,
         max_total_bytes=settings.max_bytes_to_merge_at_max_space_in_pool,
         max_parts_looked_at=settings.merge_selector_window_size,
         leaves_small_at_right=bool(settings.merge_selector_enable_heuristic_to_remove_small_parts_at_right),
