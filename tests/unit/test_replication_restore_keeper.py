@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from engine.errors import Code, SessionExpired, SqlError
-from engine.replication.commands.create import Created
+from engine.keeper.recipes import create_ancestors, remove_recursive
+from engine.replication.commands.create import Created, create_replica
 from engine.replication.commands.drop import drop_replica
 from engine.replication.commands.insert import Inserter, InsertOptions
 from engine.replication.commands.restore import (
+    Structure,
     attach_restored,
     give_up_restoring,
     is_founder,
@@ -87,6 +90,51 @@ def test_only_a_read_only_replica_that_keeper_does_not_know_is_restored() -> Non
         with pytest.raises(SqlError) as caught:
             await restore_replica(replica.ctx, await replica.holder.get(), new_replica(1), model_definition())
         assert caught.value.code == Code.BAD_ARGUMENTS
+
+    run(main)
+
+
+def test_readers_keep_their_rows_where_something_else_is_in_the_tables_place() -> None:
+    """1. Keeper has lost half of the table. 2. A restore is refused. 3. The rest is removed by hand."""
+
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica("r1")
+        await Inserter(replica.ctx).commit([await replica.write(1)], InsertOptions())
+        await lose_keepers_data(bench, replica)
+        keeper = await bench.keeper()
+        await create_ancestors(keeper, f"{PATHS.root}/log/log-0000000000")
+        for _ in range(2):
+            with pytest.raises(SqlError) as caught:
+                await restore_replica(replica.ctx, keeper, new_replica(1), model_definition())
+            assert caught.value.code == Code.REPLICA_ALREADY_EXISTS
+            assert replica.values() == [1] and not replica.disk.detached
+        await remove_recursive(keeper, PATHS.root)
+        await restore_replica(replica.ctx, await replica.holder.get(), new_replica(1), model_definition())
+        await replica.activate()
+        assert await attach_restored(replica.ctx) == 1
+        assert replica.values() == [1]
+
+    run(main)
+
+
+@pytest.mark.parametrize("structure", list(Structure))
+def test_readers_keep_their_rows_where_a_table_of_another_structure_is_in_their_place(
+    structure: Structure,
+) -> None:
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica("r1")
+        await Inserter(replica.ctx).commit([await replica.write(1)], InsertOptions())
+        await lose_keepers_data(bench, replica)
+        keeper = await bench.keeper()
+        other = model_definition(partition_key="k")
+        new = replace(new_replica(2), metadata=other.metadata.to_bytes())
+        await create_replica(keeper, PATHS, PATHS.replica("r2"), new, other)
+        with pytest.raises(SqlError) as caught:
+            await restore_replica(
+                replica.ctx, keeper, new_replica(1), model_definition(), structure=structure
+            )
+        assert caught.value.code == Code.METADATA_MISMATCH
+        assert replica.values() == [1] and not replica.disk.detached
 
     run(main)
 

@@ -59,6 +59,7 @@ log = logging.getLogger(__name__)
 _ROUNDS = 1000
 """As in ClickHouse: others create and drop at the same path meanwhile."""
 _ROUNDS_OF_A_STRANGER = 10
+_A_STRANGER = "there is a node that is no replicated table."
 """After so many rounds a node that is neither a table nor being dropped is taken for something else."""
 _LOST_REPLIES = 20
 _SHARD_HINT = (
@@ -132,15 +133,25 @@ async def create_replica(
             lost += 1
             if lost > _LOST_REPLIES:
                 raise
-    raise SqlError(
+    raise _cannot_create(
+        paths,
+        _A_STRANGER
+        if strangers > _ROUNDS_OF_A_STRANGER
+        else "it is being created and dropped by others all the time, or was not wholly dropped.",
+    )
+
+
+async def refuse_stranger(keeper: Keeper, paths: TablePaths) -> None:
+    """Before anything is changed for a `create_replica` that will not be possible. Raises SqlError 253."""
+    if await _is_stranger(keeper, paths):
+        raise _cannot_create(paths, _A_STRANGER)
+
+
+def _cannot_create(paths: TablePaths, why: str) -> SqlError:
+    return SqlError(
         Code.REPLICA_ALREADY_EXISTS,
-        f"Cannot create table at {paths.root}: "
-        + (
-            "there is a node that is no replicated table."
-            if strangers > _ROUNDS_OF_A_STRANGER
-            else "it is being created and dropped by others all the time, or was not wholly dropped."
-        ),
-        hint="Choose another path, or remove what is there by hand.",
+        f"Cannot create table at {paths.root}: {why}",
+        hint="Choose another path, or remove what is there by hand (`oncluster keeper rm`).",
     )
 
 

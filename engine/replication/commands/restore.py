@@ -2,6 +2,7 @@
 
 Safety argument. The replica is read-only, and there is nothing of it in Keeper.
 
+0. What would refuse 2 refuses it now, while readers have all rows.
 1. All parts go to `detached/restoring_…`. Numbers begin anew with a new table in Keeper, so no part may keep
    its name. A crash leaves some of them there; the statement again moves the rest.
 2. The replica is made in Keeper, with the table if that is gone, too (`commands.create`), or if no other
@@ -27,11 +28,17 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from engine.errors import Code, SqlError
+from engine.errors import Code, NoNode, SqlError
 from engine.keeper.base import Keeper, Node
 from engine.replication.block_id import BlockId
 from engine.replication.columns import Columns
-from engine.replication.commands.create import Created, complete_table, create_replica
+from engine.replication.commands.create import (
+    Created,
+    check_structure,
+    complete_table,
+    create_replica,
+    refuse_stranger,
+)
 from engine.replication.commands.insert_group import insert_group
 from engine.replication.commands.insert_transaction import Pending, attach_part
 from engine.replication.creation import NewReplica
@@ -63,12 +70,12 @@ async def restore_replica(
     *,
     structure: Structure = Structure.REFUSE,
 ) -> Created:
-    """Steps 1 and 2, while no background work of the replica runs. Activate it and call `attach_restored`
+    """Steps 0 to 2, while no background work of the replica runs. Activate it and call `attach_restored`
     then. Repeatable.
 
-    Raises SqlError: 36 unless the replica is read-only and absent from Keeper, 122 and 342 if a table of
-    another structure is at its path (with ADOPT only one that no ALTER can have made); UnknownOutcome when
-    Keeper does not answer.
+    Raises SqlError: 36 unless the replica is read-only and absent from Keeper, 253 if something else is at
+    its path, 122 and 342 if it is a table of another structure (ADOPT: only one that no ALTER can have made);
+    UnknownOutcome when Keeper does not answer.
     """
     is_made = await keeper.exists(ctx.me.root) is not None
     if is_made and not await _is_unfinished(ctx, keeper):
@@ -83,6 +90,8 @@ async def restore_replica(
     if is_made:  # then step 1 was finished, and what is active now was attached by step 4
         await complete_table(keeper, ctx.paths, new)
         return Created.REUSED
+    await refuse_stranger(keeper, ctx.paths)
+    await _refuse_other_structure(ctx, keeper, definition, structure)
     await ctx.store.remove(sorted(ctx.store.active), fate=Fate.DETACH, prefix=RESTORING)
     for name in sorted(ctx.store.staged):
         await ctx.store.discard(name)
@@ -94,17 +103,42 @@ async def restore_replica(
     return created
 
 
+async def _refuse_other_structure(
+    ctx: ReplicaContext, keeper: Keeper, definition: TableDefinition, structure: Structure
+) -> None:
+    """Of the table that this replica would join. Raises SqlError 122 and 342."""
+    try:
+        names = (await keeper.children(ctx.paths.replicas)).names
+        hosts = await keeper.exists_many([ctx.paths.replica(name).host for name in names])
+        if all(host is None for host in hosts):
+            return  # it is made anew
+        if structure is Structure.REFUSE:
+            await check_structure(keeper, ctx.paths, definition)
+        else:
+            await _their_structure(ctx, keeper, definition)
+    except NoNode:
+        return  # there is no table, or half of one goes right now
+
+
+async def _their_structure(
+    ctx: ReplicaContext, keeper: Keeper, definition: TableDefinition
+) -> tuple[TableMetadata, Columns] | None:
+    """Of the table in Keeper, if there is one. Raises SqlError 342 where no ALTER has made it of this one."""
+    metadata, columns = await keeper.get_many([ctx.paths.metadata, ctx.paths.columns])
+    if not isinstance(metadata, Node) or not isinstance(columns, Node):
+        return None
+    theirs = TableMetadata.from_bytes(metadata.data, where=ctx.paths.metadata)
+    check_metadata(definition.metadata, theirs, table=ctx.paths.root, allowed=frozenset({Weight.ADOPTABLE}))
+    return theirs, Columns.from_bytes(columns.data, where=ctx.paths.columns)
+
+
 async def _adopted(ctx: ReplicaContext, keeper: Keeper, definition: TableDefinition) -> TableDefinition:
     """The structure that the table has in Keeper, if it has one; this table has it then, too. Its parts are
     in `detached/` already. Raises SqlError 342 for what no ALTER changes."""
-    metadata, columns = await keeper.get_many([ctx.paths.metadata, ctx.paths.columns])
-    if not isinstance(metadata, Node) or not isinstance(columns, Node):
+    found = await _their_structure(ctx, keeper, definition)
+    if found is None or found == (definition.metadata, definition.columns):
         return definition
-    theirs = TableMetadata.from_bytes(metadata.data, where=ctx.paths.metadata)
-    their_columns = Columns.from_bytes(columns.data, where=ctx.paths.columns)
-    if theirs == definition.metadata and their_columns == definition.columns:
-        return definition
-    check_metadata(definition.metadata, theirs, table=ctx.paths.root, allowed=frozenset({Weight.ADOPTABLE}))
+    theirs, their_columns = found
     await ctx.store.apply_alter(their_columns, theirs, {})
     log.warning("replication.structure_adopted table=%s path=%s", ctx.name, ctx.paths.root)
     return await ctx.store.definition()
