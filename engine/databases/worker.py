@@ -173,7 +173,7 @@ class DatabaseWorker:
                 if isinstance(error, KeeperAnswer):  # what should be in Keeper is not
                     self._restarts = True
                     self._note_down(f"ZooKeeper answers: {error.message}")
-                await self._count_error(str(error))
+                await self._count_error(error)
             if pause_s and not self._is_stopping:
                 await self._nap(pause_s)
 
@@ -190,13 +190,18 @@ class DatabaseWorker:
             pass
         self._wake.clear()
 
-    async def _count_error(self, text: str) -> None:
-        """The same error again and again: what is here is perhaps not what the log goes by."""
+    async def _count_error(self, error: OnclusterError | OSError) -> None:
+        """The same error again and again: what is here is perhaps not what the log goes by. What was decided
+        on a table that is empty elsewhere and has rows here (DROP … IF EMPTY) gets no better by waiting."""
+        text = str(error)
         last, count = self._errors
         self._errors = (text, count + 1 if text == last else 1)
         most = self._settings.max_retries_before_automatic_recovery
         keeper = self._holder.current
-        if not most or self._errors[1] < most or keeper is None:
+        if not most or keeper is None:
+            return
+        is_final = isinstance(error, SqlError) and error.code == Code.TABLE_NOT_EMPTY
+        if self._errors[1] < most and not is_final:
             return
         self._errors = ("", 0)
         self._restarts = True

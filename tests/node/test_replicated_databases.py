@@ -120,6 +120,22 @@ def test_drop_if_empty_in_a_replicated_database_is_decided_before_it_is_committe
     assert pair.same("SHOW TABLES FROM em") == ""
 
 
+def test_rows_that_only_another_replica_has_are_moved_aside_by_drop_if_empty(pair: Pair) -> None:
+    for node in pair.both:
+        node.query("CREATE DATABASE ea ENGINE = Replicated('/dbs/ea', '{shard}', '{replica}')")
+    pair.n1.query("CREATE TABLE ea.p (k UInt64) ENGINE = MergeTree ORDER BY k")
+    pair.n2.query("INSERT INTO ea.p VALUES (1)")
+    pair.n1.query("DROP TABLE IF EMPTY ea.p")
+    pair.n2.query("SYSTEM SYNC DATABASE REPLICA ea")
+    assert pair.same("SHOW TABLES FROM ea") == ""
+    [aside] = pair.n2.query("SHOW TABLES FROM ea_broken_tables").split()
+    assert pair.n2.query(f"SELECT * FROM ea_broken_tables.{aside}") == "1\n"
+    log = (pair.local.directory / "logs/n2.log").read_text()
+    assert log.count("databases.failed database=ea ") == 1
+    pair.n1.query("CREATE TABLE ea.p (k UInt64) ENGINE = MergeTree ORDER BY k")
+    assert pair.same("SHOW TABLES FROM ea") == "p\n"
+
+
 def test_a_detached_tables_replica_goes_with_its_database(pair: Pair) -> None:
     path = filled(pair, "left")
     assert pair.n1.post("DROP DATABASE IF EMPTY left").status != 200
