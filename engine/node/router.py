@@ -16,6 +16,7 @@ from typing import Protocol
 from engine.errors import Code, OnclusterError, SqlError
 from engine.node.cluster_waits import ClusterWaits
 from engine.node.distributed.failover import BegunAnswer, Failover
+from engine.node.distributed.overlooked import is_overlooked
 from engine.node.kill_query import kill_query
 from engine.node.node_commands import NodeCommands
 from engine.node.parallel import run_in_turn
@@ -240,6 +241,13 @@ class StatementRouter:
             except SqlError as error:
                 if is_given:
                     raise
+                if (
+                    is_overlooked(error)
+                    and moves_left
+                    and await self._distributed.names_moved(prepared, failover)
+                ):
+                    moves_left -= 1
+                    continue
                 is_placeholder = statement.kind is StatementKind.INSERT and error.code == Code.NOT_IMPLEMENTED
                 if is_placeholder and moves_left and await self._distributed.target_moved(asked, failover):
                     moves_left -= 1

@@ -99,6 +99,7 @@ class Wiring:
             is_local=lambda host: _is_local(identity, host),
             run_other=None if replicated is None else replicated.run_insert,
             views=None if replicated is None else replicated.views,
+            is_replicated=lambda name: replicated is not None and replicated.tables.find(name) is not None,
         )
         if replicated is not None:
             replicated.into_distributed = distributed.run_insert

@@ -145,6 +145,49 @@ def test_each_of_the_statements_in_parallel_reads_the_shards(cluster: Cluster) -
     assert cluster.n1.query("EXISTS TABLE para1") + cluster.n1.query("EXISTS TABLE para2") == "0\n0\n"
 
 
+@pytest.mark.parametrize(
+    ("statement", "answer"),
+    [
+        ("SHOW TABLES WHERE name IN (SELECT concat('t1', if(v = 'odd', '', '_d')) FROM t1_d)", "t1\nt1_d\n"),
+        ("SHOW TABLES FROM default LIKE 't1%' LIMIT (SELECT min(k) + 1 FROM t1_d)", "t1\n"),
+        ("SHOW COLUMNS IN t1_d WHERE field NOT IN (SELECT 'v' FROM t1_d)", "k\tUInt64\tNO\t\t\\N\t\n"),
+        ("SHOW COLUMNS FROM here WHERE 1 IN ks_d", "n\tUInt64\tNO\t\t\\N\t\n"),
+        ("SHOW COLUMNS FROM here WHERE NOT EXISTS (SELECT 1 FROM t1_d WHERE k = 100) AND 30 IN ks_d", ""),
+        ("KILL QUERY WHERE query_id = 'none' AND user NOT IN (SELECT v FROM t1_d) SYNC", ""),
+    ],
+)
+def test_conditions_of_other_statements_read_the_shards(
+    cluster: Cluster, statement: str, answer: str
+) -> None:
+    cluster.n1.query("CREATE TABLE IF NOT EXISTS ks_d (k UInt64) ENGINE = Distributed(c, default, t1)")
+    assert cluster.n1.query(statement) == answer
+
+
+def test_what_chdb_reads_by_itself_is_an_error_and_never_empty(cluster: Cluster) -> None:
+    n1 = cluster.n1
+    n1.query("CREATE TABLE source (k UInt64) ENGINE = Null")
+    n1.query("CREATE TABLE there (k UInt64) ENGINE = Memory")
+    view = "CREATE MATERIALIZED VIEW joined ENGINE = Memory AS"
+    n1.query(f"{view} SELECT * FROM source WHERE k IN (SELECT k FROM there)")
+    n1.query("RENAME TABLE there TO not_there, t1_d TO there")
+    try:
+        for is_restarted in (False, True):
+            if is_restarted:
+                cluster.call(cluster.local.node("n1").restart())
+            for statement in (
+                "SELECT * FROM loop(there)",
+                "SELECT * FROM loop('default', 'there') LIMIT 1",
+                "INSERT INTO source VALUES (1)",
+            ):
+                assert "A Distributed table cannot be read in this place" in refused(n1, statement).text
+        assert n1.query("SELECT count() FROM joined") == "0\n"
+        assert n1.query("SELECT count() FROM there") == "20\n"
+        assert n1.query("SELECT count() FROM system.tables WHERE name LIKE 'a D%'") == "0\n"
+    finally:
+        n1.query("DROP TABLE joined")
+        n1.query("RENAME TABLE there TO t1_d")
+
+
 def test_a_function_that_would_read_an_empty_table_is_refused(cluster: Cluster) -> None:
     assert refused(cluster.n1, "CREATE FUNCTION of_all AS x -> x + (SELECT count() FROM t1_d)").code == 48
     cluster.n1.query("CREATE FUNCTION of_here AS x -> x + (SELECT count() FROM numbers(3))")

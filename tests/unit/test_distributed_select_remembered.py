@@ -286,6 +286,28 @@ def test_users_who_may_only_read_are_asked_every_time(world: World) -> None:
     assert world.remembered == 0
 
 
+@pytest.mark.parametrize(
+    ("sql", "code"),
+    [
+        ("SELECT count() FROM events, {}", Code.READONLY),
+        ("SELECT (SELECT a FROM {}) FROM events", Code.READONLY),
+        # chDB's word on the function is not reached where there are no rows.
+        ("SELECT (SELECT throwIf(count() = 0) FROM events), (SELECT a FROM {})", 395),
+    ],
+)
+def test_users_who_may_only_read_get_no_other_function_beside_the_table(
+    world: World, sql: str, code: int
+) -> None:
+    with pytest.raises(SqlError) as refused:
+        world.ask(sql.format("url('http://127.0.0.1:1/', CSV, 'a Int64')"), profile={"readonly": "1"})
+    assert refused.value.code == code
+
+
+def test_users_who_may_only_read_get_columns_that_the_table_in_chdb_has_not(world: World) -> None:
+    sql = "SELECT uniqExact(_shard_num), countIf(_table = 'events') FROM events"
+    assert world.ask(sql, profile={"readonly": "1"}).endswith("\n3\t300\n")
+
+
 def test_the_oldest_is_forgotten_first(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.node.distributed.remembered.MAX_ENTRIES", 3)
     for number in range(5):

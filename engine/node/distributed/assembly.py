@@ -9,8 +9,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
-from functools import partial
 
 from engine.config.model import NodeConfig, Topology
 from engine.distributed.delivery import Deliveries
@@ -19,6 +17,7 @@ from engine.distributed.replica_choice import ErrorLimits, ReplicaFailures
 from engine.env import Env
 from engine.names import HostId, TableName
 from engine.node.distributed.alter import AlterDistributed
+from engine.node.distributed.asked_first import AskedFirst
 from engine.node.distributed.catalog import DistributedCatalog
 from engine.node.distributed.create import CreateDistributed
 from engine.node.distributed.create_views import CreateViews
@@ -26,9 +25,10 @@ from engine.node.distributed.ddl import DistributedDdl
 from engine.node.distributed.failover import Failover
 from engine.node.distributed.function_guard import FunctionGuard
 from engine.node.distributed.function_targets import FunctionTargets
-from engine.node.distributed.guard import DistributedGuard, is_mutation
+from engine.node.distributed.guard import DistributedGuard
 from engine.node.distributed.inserts import DistributedInserts
 from engine.node.distributed.name_changes import is_among, keeps_names, names_given
+from engine.node.distributed.overlooked import make_overlooked_an_error
 from engine.node.distributed.peer_health import PeerHealth
 from engine.node.distributed.replacing import Replacing
 from engine.node.distributed.selects import DistributedSelects
@@ -36,14 +36,6 @@ from engine.node.distributed.show import DistributedTablesView, ShowDistributed
 from engine.node.distributed.sinks import Here, NodeSink
 from engine.node.distributed.spools import Spools
 from engine.node.distributed.stage import Stages
-from engine.node.distributed.subquery_values import (
-    Subquery,
-    literal,
-    question_of_set,
-    question_of_value,
-    with_values_in_conditions,
-    with_values_in_rows,
-)
 from engine.node.distributed.system_commands import DistributedSystemStatements
 from engine.node.distributed.system_tables import DistributionQueueTable
 from engine.node.distributed.tables import DistributedTables
@@ -52,7 +44,7 @@ from engine.node.replicated.local_tables import LocalTables
 from engine.node.replicated.name_locks import NameLocks
 from engine.node.replicated.statements import StatementHandlers
 from engine.node.replicated.views import ViewPush
-from engine.node.replicated.waiting import flag, number, settings_of
+from engine.node.replicated.waiting import number
 from engine.node.statement import CHANGE_NO_DEFINITION, Answer, Asked, WriteInput
 from engine.node.system_tables import SystemTable, SystemView
 from engine.sql import Statement, StatementKind, parse_statement
@@ -78,6 +70,7 @@ class DistributedNode:
         is_local: Callable[[HostId], bool],
         run_other: RunOther | None,
         views: ViewPush | None = None,
+        is_replicated: Callable[[TableName], bool] = lambda _: False,
     ) -> None:
         async def in_chdb(asked: Asked) -> None:
             await asked.session.query(asked.sql, format="Null", scope=asked.scope, multi=False)
@@ -121,6 +114,7 @@ class DistributedNode:
             is_local=is_local,
             shards_of=self.shards_of,
         )
+        self._asked_first = AskedFirst(self._selects, self.turn, is_replicated)
         self.handlers = StatementHandlers(
             [
                 CreateDistributed(
@@ -159,6 +153,8 @@ class DistributedNode:
     async def start(self) -> None:
         """Raises OSError when the directory of the records cannot be read."""
         self.tables.catalog.load()
+        if len(self.tables):
+            await make_overlooked_an_error(self._local)
         await self._reconcile()
         await self._replacing.drop_leftovers()
         await self._spools.refresh()
@@ -202,37 +198,15 @@ class DistributedNode:
 
     async def prepare_read(self, asked: Asked, statement: Statement, failover: Failover) -> Asked:
         """The request with every Distributed table that it reads replaced. Raises SqlError."""
-        asked = replace(asked, sql=await self.with_values(asked, statement))
+        asked = await self.with_values(asked, statement)
         return await self._selects.prepare(asked, statement, failover)
 
-    async def with_values(self, asked: Asked, statement: Statement) -> str:
-        """The text, with the values of subqueries over Distributed tables if it changes rows. Raises
-        SqlError."""
+    async def with_values(self, asked: Asked, statement: Statement) -> Asked:
+        """The request, with values for subqueries over Distributed tables where chDB cannot read those.
+        Raises SqlError."""
         if not len(self.tables) or statement.on_cluster is not None:
-            return asked.sql
-        if statement.kind is StatementKind.INSERT:
-            return await with_values_in_rows(asked.sql, partial(self._value, asked))
-        if is_mutation(statement):
-            return await with_values_in_conditions(asked.sql, partial(self._value, asked))
-        return asked.sql
-
-    async def _value(self, asked: Asked, subquery: Subquery) -> str | None:
-        select = subquery.select
-        if not await self._selects.reads_distributed(select, asked.current_database):
-            return None
-        asked = replace(asked, format="TabSeparatedRaw")
-        sql = question_of_value(select)
-        if subquery.is_set:
-            if flag(settings_of(asked), "transform_null_in", False):
-                return None
-            described = await asked.run(f"DESCRIBE ({select})", is_harmless=True)
-            sql = question_of_set(select, columns=len(described.text.splitlines()))
-        asked = replace(asked, sql=sql)
-        statement = parse_statement(sql)
-        failover = self.failover(asked, statement)
-        prepared = await self._selects.prepare(asked, statement, failover)
-        async with self.turn(failover):
-            return literal((await prepared.run(prepared.sql, is_harmless=True)).text)
+            return asked
+        return await self._asked_first.with_values(asked, statement)
 
     async def names_moved(self, prepared: Asked, failover: Failover) -> bool:
         """Whether chDB may have met the placeholder of a table that the statement does not know."""

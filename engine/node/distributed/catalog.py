@@ -1,6 +1,6 @@
 """Which Distributed tables this node has: one file per table, below `<path>/oncluster/distributed/`.
 
-In chDB a Distributed table is a placeholder of the same name and columns, which holds no rows. Its
+In chDB a Distributed table is a placeholder of the same name and columns, which cannot be read. Its
 record here says what it really is. The table's present name is chDB's to say, by its UUID.
 
 Safety argument. A record is written before chDB's table is made and removed after it is gone, each time whole

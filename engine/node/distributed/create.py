@@ -1,7 +1,7 @@
 """CREATE TABLE of Distributed tables.
 
 Safety argument. 1. Everything that can be refused is refused. 2. The record is written. 3. chDB makes a table
-that holds nothing (`create_sql.PLACEHOLDER`) with the record's UUID. After a crash behind 2 the next start
+that holds nothing (`overlooked.PLACEHOLDER`) with the record's UUID. After a crash behind 2 the next start
 removes the record; behind 3 the table is there. No other server is asked or changed.
 
 With AS SELECT, OR REPLACE or REPLACE the table is made under a temporary name, filled by an INSERT like a
@@ -24,6 +24,7 @@ from engine.errors import Code, OnclusterError, SqlError
 from engine.names import TableName
 from engine.node.distributed.catalog import DistributedRecord
 from engine.node.distributed.create_sql import CreateText, as_create
+from engine.node.distributed.overlooked import make_overlooked_an_error
 from engine.node.distributed.replacing import Replacing, RunOther
 from engine.node.distributed.sharding_keys import check_sharding_key
 from engine.node.distributed.spools import Spools
@@ -171,6 +172,7 @@ class CreateDistributed:
         self, asked: Asked, text: CreateText, definition: DistributedDefinition, name: TableName, uuid: UUID
     ) -> None:
         local = self._tables.local
+        await make_overlooked_an_error(local)
         self._tables.catalog.put(DistributedRecord(uuid, name, definition))
         try:
             await asked.session.query(

@@ -1,7 +1,7 @@
 """CREATE TABLE of Distributed tables, taken apart and put together on tokens.
 
 Three forms of one definition: as the user wrote it; as chDB has it (`PLACEHOLDER`, which keeps columns and
-their defaults, never has a row, and refuses to be written to); as everybody is shown it (chDB's text with the
+their defaults, and refuses to be read and to be written to); as everybody is shown it (chDB's text with the
 engine clause again).
 Everything outside the engine clause stays byte for byte.
 """
@@ -12,14 +12,11 @@ from uuid import UUID
 
 from engine.errors import Code, SqlError
 from engine.names import TableName
+from engine.node.distributed.overlooked import PLACEHOLDER
 from engine.sql.cursor import Cursor
 from engine.sql.edit import Edit, apply_edits
 from engine.sql.parse import draft_of
 from engine.sql.tokens import TokenKind
-
-PLACEHOLDER = "Merge('system', '^a Distributed table$')"
-"""No table has that name. An INSERT that gets past the node, because the name has just come to mean a
-Distributed table, or because chDB runs a view, is an error then and not lost."""
 
 _BEHIND_STORAGE = ("AS", "EMPTY", "CLONE", "COMMENT", "FORMAT", "INTO", "SQL", "DEFINER", "PARALLEL")
 

@@ -152,10 +152,12 @@ class DistributedExecutor:
     async def _with_values(self, execution: Execution, statement: Statement) -> Execution:
         asked = self._asked(execution)
         try:
-            sql = await self._node.with_values(asked, statement)
+            asked = await self._node.with_values(asked, statement)
         finally:
             await asked.session.close()
-        return execution if sql == execution.sql else replace(execution, sql=sql)
+        if asked.sql == execution.sql:
+            return execution
+        return replace(execution, sql=asked.sql, settings=asked.settings)
 
     async def _is_ours(self, statement: Statement, database: str) -> bool:
         """Whether the handlers of Distributed tables have to be asked, or it is about the node itself."""

@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from engine.distributed.peers import Peer
 from engine.errors import Code, OnclusterError, ReplyLost, SqlError
 from engine.node.distributed.early_reads import EarlyReads
+from engine.node.distributed.overlooked import explained
 from engine.node.distributed.patience import patience_s, time_limit_s
 from engine.node.distributed.peer_health import PeerHealth
 from engine.node.distributed.peer_watch import Watching
@@ -218,6 +219,7 @@ class Failover:
     def explained(self, error: SqlError) -> SqlError:
         """The same with ClickHouse's code and the replicas that were read, where a connection broke or
         `max_execution_time` has passed; the error of a replica as that replica gave it, with its code."""
+        error = explained(error)
         if not self.reads:
             return error
         if error.code == _FROM_REMOTE:

@@ -1,7 +1,7 @@
 """What chDB would do with a Distributed table by itself, without the node, is refused.
 
-In chDB such a table is empty and takes no rows. Engines and sources of chDB that name
-another table would read nothing, or lose rows, and nobody would be told.
+In chDB such a table cannot be read and takes no rows. Engines and sources of chDB that name another table
+would fail whenever chDB uses them, where nobody is told.
 """
 
 from __future__ import annotations
@@ -67,8 +67,7 @@ class DistributedGuard:
             if await self._reads_distributed(asked.sql, asked.current_database):
                 raise SqlError(
                     Code.NOT_IMPLEMENTED,
-                    "DELETE and UPDATE can read Distributed tables only in a subquery that is one value or "
-                    "stands behind IN, without transform_null_in: chDB would read no rows from them.",
+                    "DELETE and UPDATE can read Distributed tables only in subqueries and behind IN.",
                     hint="Write what is read into a table of this node first, and read that.",
                 )
             return None

@@ -3,8 +3,8 @@
 The text is rewritten before anybody else sees it: SELECT, EXPLAIN, INSERT … SELECT, CREATE TABLE … AS SELECT.
 Views over Distributed tables are put in as subqueries first. Statements that are kept (CREATE VIEW) stay.
 
-In chDB a Distributed table is an empty table, so a reference that is overlooked would answer
-with no rows. Therefore what is rewritten is checked: a text that still names a Distributed table is refused.
+What is rewritten is checked: a text that still names a Distributed table is refused. A name that is
+overlooked even then is an error of chDB's (`overlooked`).
 
 A text that comes again is not looked at again (`remembered`): only the replicas are chosen anew.
 """
@@ -22,12 +22,13 @@ from engine.distributed.select.inlined_ctes import with_inlined_ctes
 from engine.distributed.select.plan import select_begins
 from engine.distributed.select.template import (
     Reference,
+    Slot,
     Template,
     make_template,
     table_names,
 )
 from engine.errors import Code, SqlError
-from engine.names import HostId, TableName
+from engine.names import HostId, TableName, quote_identifier, quote_string
 from engine.node.distributed.analyst import Analyst, scope_of
 from engine.node.distributed.chdb_request import (
     ONE_ROW,
@@ -306,18 +307,18 @@ class DistributedSelects:
         return Stamp(self._tables.version, self._views.generation, self._topology())
 
     async def _as_reader(self, asked: Asked, template: Template, tables: Sequence[str]) -> Asked:
-        """For a user who may only read: chDB has to allow the statement as if the tables were its own. Then
-        it runs in a session of its own in which `url()` is allowed, too. Raises SqlError 164."""
+        """For a user who may only read: chDB has to allow the statement as if the tables were its own, and
+        empty. Then it runs in a session of its own in which `url()` is allowed, too. Raises SqlError 164, or
+        what else chDB says: it has not allowed what it does not analyse to the end."""
         if not all(tables):
             raise refused_to_readers()
-        text = template.fill(tables)
+        text = template.fill(
+            [_without_rows(slot, table) for slot, table in zip(template.slots, tables, strict=True)]
+        )
         check = "EXPLAIN QUERY TREE " + without_output_clauses(text[select_begins(text) :])
         session = asked.session.clone()
         try:
             await session.query(check, format="Null", params=asked.params, scope=scope_of(asked))
-        except SqlError as error:
-            if error.code == Code.READONLY:
-                raise
         finally:
             await session.close()
         reading = self._health.pool.session(
@@ -347,3 +348,11 @@ class DistributedSelects:
             for name in await self._tables.names():
                 sql = sql.replace(types_of(name), name.quoted)
         return sql
+
+
+def _without_rows(slot: Slot, table: str) -> str:
+    columns = ", ".join(
+        f"defaultValueOfTypeName({quote_string(column.type)}) AS {quote_identifier(column.name)}"
+        for column in slot.columns
+    )
+    return f"(SELECT {columns} FROM {table} LIMIT 0)"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from engine.distributed.definition import ENGINE
 from engine.names import quote_string
 from engine.node.distributed.create_sql import with_engine
+from engine.node.distributed.overlooked import OVERLOOKED
 from engine.node.distributed.tables import DistributedTable, DistributedTables
 from engine.node.shown_tables import replaced_text, table_of_show_create
 from engine.node.statement import Answer, Asked, WholeAnswer
@@ -74,7 +75,9 @@ class DistributedTablesView:
             for column, value in values
             if words is None or column in words
         )
-        return f"SELECT * REPLACE ({replaced}) FROM ({below})" if replaced else below
+        columns = f"* REPLACE ({replaced})" if replaced else "*"
+        hidden = f"({quote_string(OVERLOOKED.database)}, {quote_string(OVERLOOKED.table)})"
+        return f"SELECT {columns} FROM ({below}) WHERE (database, name) != {hidden}"
 
 
 def _create_query(table: DistributedTable) -> str:

@@ -4,6 +4,7 @@ for first, and is written in their place.
     INSERT INTO t VALUES (1, (SELECT max(id) FROM d))      chDB takes no UNION among rows
     DELETE FROM t WHERE id IN (SELECT id FROM d)           chDB keeps the text, and runs it when it likes
     UPDATE t SET n = (SELECT max(id) FROM d) WHERE …       also after a restart
+    SHOW TABLES WHERE name IN (SELECT name FROM d)         chDB makes a SELECT of it by itself
 
 The values are those of the moment when the statement came, as of ClickHouse's own
 `mutations_execute_subqueries_on_initiator`.
@@ -11,8 +12,9 @@ The values are those of the moment when the statement came, as of ClickHouse's o
 
 from __future__ import annotations
 
+import enum
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from engine.errors import Code, SqlError
@@ -20,23 +22,41 @@ from engine.names import quote_string
 from engine.sql import TokenKind
 from engine.sql.cursor import Cursor
 from engine.sql.edit import Edit, apply_edits
+from engine.sql.sources import read_tables
 from engine.sql.tokens import Token, scan
 
-MOST_CHARACTERS = 100_000
-"""Of one value. chDB reads statements of up to 256 KiB, and Keeper keeps what a replica has to do."""
+MOST_CHARACTERS = 10_000_000
+"""Of one value."""
+MOST_IN_KEEPER = 100_000
+"""Of one value in what replicas have to do: Keeper keeps it, and each of them gives it to chDB, which reads
+statements of up to 256 KiB."""
 
-_BEGINS = re.compile(r"\(\s*(?:SELECT|WITH|FROM)\b", re.IGNORECASE)
+_MAY_BEGIN = re.compile(r"\(\s*(?:SELECT|WITH|FROM)\b|\bIN\b", re.IGNORECASE)
 _WORDS = frozenset({"SELECT", "WITH", "FROM"})
+_SET_OPERATIONS = frozenset({"UNION", "EXCEPT", "INTERSECT"})
+
+
+class Meaning(enum.Enum):
+    """What a subquery is for."""
+
+    VALUE = enum.auto()
+    SET = enum.auto()
+    """The right side of IN."""
+    EXISTENCE = enum.auto()
+    """The argument of EXISTS."""
+
+
+_MEANINGS = {"IN": Meaning.SET, "EXISTS": Meaning.EXISTENCE}
 
 
 @dataclass(frozen=True, slots=True)
 class Subquery:
-    """`start` and `end` are offsets of its brackets; `is_set`: it is the right side of IN."""
+    """`start` and `end` are offsets of its brackets, of EXISTS too, or of the table's name behind IN."""
 
     start: int
     end: int
     select: str
-    is_set: bool = False
+    meaning: Meaning = Meaning.VALUE
 
 
 ValueOf = Callable[[Subquery], Awaitable[str | None]]
@@ -46,7 +66,7 @@ ValueOf = Callable[[Subquery], Awaitable[str | None]]
 async def with_values_in_rows(sql: str, value: ValueOf) -> str:
     """An INSERT with values for subqueries among its rows, behind VALUES or FORMAT Values. The rows are no
     tokens of the statement: they may be many, and are seldom SQL."""
-    if _BEGINS.search(sql) is None:
+    if _MAY_BEGIN.search(sql) is None:
         return sql
     tokens = Cursor(sql).tokens
     if len(tokens) < 2 or tokens[-1].kind is not TokenKind.DATA or tokens[-2].text.upper() != "VALUES":
@@ -56,10 +76,23 @@ async def with_values_in_rows(sql: str, value: ValueOf) -> str:
 
 
 async def with_values_in_conditions(sql: str, value: ValueOf) -> str:
-    """A DELETE or UPDATE with values for subqueries anywhere in it."""
-    if _BEGINS.search(sql) is None:
+    """A DELETE, UPDATE or KILL with values for subqueries, and tables behind IN, anywhere in it; a SHOW with
+    values for those of its condition and its LIMIT."""
+    if _MAY_BEGIN.search(sql) is None:
         return sql
-    return await _with_values(sql, _subqueries(sql, Cursor(sql).tokens, 0), value)
+    cursor = Cursor(sql)
+    begin = 0
+    if cursor.word == "SHOW":
+        cursor.skip_to("WHERE", "LIMIT")
+        begin = cursor.at
+    found = list(_subqueries(sql, cursor.tokens[begin:], 0))
+    found += [
+        Subquery(ref.start, ref.end, f"SELECT * FROM {ref.name.quoted}", Meaning.SET)
+        for ref in read_tables(cursor, begin)
+        if cursor.words[cursor.at_offset(ref.start) - 1] == "IN"
+        and not any(one.start <= ref.start < one.end for one in found)
+    ]
+    return await _with_values(sql, found, value)
 
 
 async def _with_values(sql: str, subqueries: Iterable[Subquery], value: ValueOf) -> str:
@@ -76,24 +109,31 @@ def question_of_value(select: str) -> str:
     return f"SELECT toTypeName(v), isNull(v), ifNull(hex(toString(v)), '') FROM (SELECT ({select}) AS v)"
 
 
-def question_of_set(select: str, *, columns: int) -> str:
-    """What asks for the rows of a subquery behind IN, as `question_of_value` does. NULL equals nothing."""
-    rows = "tuple(*)" if columns > 1 else "*"
-    return (
-        f"SELECT toTypeName(v), 0, hex(toString(v)) FROM (SELECT groupUniqArray({rows}) AS v FROM ({select}))"
-    )
+def question_of_existence(select: str) -> str:
+    """What asks whether a subquery gives a row, as `question_of_value` does."""
+    return question_of_value(f"SELECT count() > 0 FROM (SELECT 1 FROM ({select}) LIMIT 1)")
 
 
-def literal(answer: str) -> str:
-    """An expression of the same value and type. Raises SqlError 48 for one that is too long."""
+def question_of_set(select: str, *, columns: int, with_nulls: bool) -> str:
+    """What asks for the rows of a subquery behind IN, as `question_of_value` does. `with_nulls`: NULL equals
+    NULL (`transform_null_in`)."""
+    rows = "groupUniqArray(*)"
+    if columns > 1:
+        rows = "groupUniqArray(tuple(*))"
+    elif with_nulls:
+        rows = "arrayMap(one -> one.1, groupUniqArray(tuple(*)))"
+    return f"SELECT toTypeName(v), 0, hex(toString(v)) FROM (SELECT {rows} AS v FROM ({select}))"
+
+
+def literal(answer: str, *, most: int) -> str:
+    """An expression of the same value and type. Raises SqlError 48 for one of more than `most` characters."""
     type_, is_null, digits = answer.rstrip("\n").split("\t")
     raw = bytes.fromhex(digits)
     value = quote_string(raw.decode()) if raw.isascii() else f"unhex({quote_string(digits)})"
-    if len(value) > MOST_CHARACTERS:
+    if len(value) > most:
         raise SqlError(
             Code.NOT_IMPLEMENTED,
-            "What a subquery over a Distributed table gives to DELETE, UPDATE or INSERT … VALUES is longer "
-            f"than {MOST_CHARACTERS} characters.",
+            f"What a subquery over a Distributed table gives here may not be longer than {most} characters.",
             hint="Write what is read into a table of this node first, and read that.",
         )
     return f"CAST({'NULL' if is_null == '1' else value}, {quote_string(type_)})"
@@ -101,20 +141,44 @@ def literal(answer: str) -> str:
 
 def _subqueries(sql: str, tokens: Iterable[Token], offset: int) -> Iterator[Subquery]:
     """The outermost ones in brackets. `offset` is where the text of the tokens begins in `sql`."""
-    depth = start = 0
-    is_set = False
-    before = behind = ""  # the word before, and the one before that
-    for token in tokens:
-        if not token.is_significant:
+    found = [token for token in tokens if token.is_significant]
+    words = [token.text.upper() if token.kind is TokenKind.WORD else token.text for token in found]
+    at = 0
+    while at < len(words):
+        begin = at
+        while words[at : at + 1] == ["("]:
+            at += 1
+        if at == begin or words[at : at + 1] == [] or words[at] not in _WORDS:
+            at += at == begin
             continue
-        word = token.text.upper() if token.kind is TokenKind.WORD else token.text
-        if depth:
-            depth += (word == "(") - (word == ")")
-            if not depth:
-                begin, end = offset + start, offset + token.end
-                yield Subquery(begin, end, sql[begin + 1 : end - 1], is_set)
-        elif before == "(" and word in _WORDS and behind != "EXISTS":
-            depth, is_set = 1, behind == "IN"
-        elif word == "(":
-            start = token.start
-        before, behind = word, before
+        before = words[begin - 1] if begin else ""
+        meaning = _MEANINGS.get(before, Meaning.VALUE)
+        first, last = _outermost(words, begin, at - 1, is_alone=meaning is not Meaning.VALUE)
+        if first > begin:
+            meaning = Meaning.VALUE  # `IN ((SELECT 1), 2)`
+        start = found[begin - 1 if meaning is Meaning.EXISTENCE else first].start
+        select = sql[offset + found[first].end : offset + found[last].start]
+        yield Subquery(offset + start, offset + found[last].end, select, meaning)
+        at = last + 1
+
+
+def _outermost(words: Sequence[str], begin: int, at: int, *, is_alone: bool) -> tuple[int, int]:
+    """The brackets of a subquery that opens at `at`, with those around it, from `begin` on, in which it is
+    joined to others, and if it `is_alone` those around nothing else. Where one never closes, the end."""
+    last = _closing(words, at)
+    while at > begin:
+        behind = words[last + 1] if last + 1 < len(words) else ""
+        if not (behind in _SET_OPERATIONS or (is_alone and behind == ")")):
+            break
+        at -= 1
+        last = _closing(words, at)
+    return at, last
+
+
+def _closing(words: Sequence[str], at: int) -> int:
+    depth = 0
+    for index in range(at, len(words)):
+        depth += (words[index] == "(") - (words[index] == ")")
+        if not depth:
+            return index
+    return len(words) - 1

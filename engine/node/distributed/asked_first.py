@@ -1,0 +1,95 @@
+"""What subqueries of a statement read of Distributed tables is asked for before the statement runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from functools import partial
+
+from engine.names import TableName
+from engine.node.distributed.failover import Failover
+from engine.node.distributed.guard import is_mutation
+from engine.node.distributed.selects import DistributedSelects
+from engine.node.distributed.subquery_values import (
+    MOST_CHARACTERS,
+    MOST_IN_KEEPER,
+    Meaning,
+    Subquery,
+    literal,
+    question_of_existence,
+    question_of_set,
+    question_of_value,
+    with_values_in_conditions,
+    with_values_in_rows,
+)
+from engine.node.replicated.waiting import flag, number, settings_of
+from engine.node.statement import Asked
+from engine.sql import Statement, StatementKind, parse_statement
+
+_WITH_CONDITION = frozenset(
+    {StatementKind.SHOW, StatementKind.KILL_QUERY, StatementKind.KILL_MUTATION, StatementKind.KILL_OTHER}
+)
+
+
+_MOST_BYTES = "max_query_size"
+_USUAL_BYTES = 1 << 18
+
+
+class AskedFirst:
+    """Writes values in the place of subqueries."""
+
+    def __init__(
+        self,
+        selects: DistributedSelects,
+        turn: Callable[[Failover], AbstractAsyncContextManager[None]],
+        is_replicated: Callable[[TableName], bool],
+    ) -> None:
+        """Within `turn` a prepared statement may run."""
+        self._selects = selects
+        self._turn = turn
+        self._is_replicated = is_replicated
+
+    async def with_values(self, asked: Asked, statement: Statement) -> Asked:
+        """The request with values where chDB could not read the shards. Raises SqlError."""
+        most = MOST_CHARACTERS
+        if statement.kind is StatementKind.INSERT:
+            sql = await with_values_in_rows(asked.sql, partial(self._value, asked, most))
+        elif is_mutation(statement) or statement.kind in _WITH_CONDITION:
+            if any(self._is_replicated(name.within(asked.current_database)) for name in statement.tables):
+                most = MOST_IN_KEEPER
+            sql = await with_values_in_conditions(asked.sql, partial(self._value, asked, most))
+        else:
+            return asked
+        return asked if sql == asked.sql else _with_text(asked, sql)
+
+    async def _value(self, asked: Asked, most: int, subquery: Subquery) -> str | None:
+        select = subquery.select
+        if not await self._selects.reads_distributed(select, asked.current_database):
+            return None
+        asked = replace(asked, format="TabSeparatedRaw")
+        match subquery.meaning:
+            case Meaning.VALUE:
+                sql = question_of_value(select)
+            case Meaning.EXISTENCE:
+                sql = question_of_existence(select)
+            case Meaning.SET:
+                described = await asked.run(f"DESCRIBE ({select})", is_harmless=True)
+                with_nulls = flag(settings_of(asked), "transform_null_in", False)
+                columns = len(described.text.splitlines())
+                sql = question_of_set(select, columns=columns, with_nulls=with_nulls)
+        asked = replace(asked, sql=sql)
+        statement = parse_statement(sql)
+        failover = self._selects.failover(asked, statement)
+        prepared = await self._selects.prepare(asked, statement, failover)
+        async with self._turn(failover):
+            return literal((await prepared.run(prepared.sql, is_harmless=True)).text, most=most)
+
+
+def _with_text(asked: Asked, sql: str) -> Asked:
+    """With what chDB has to be allowed to read so long a text."""
+    size = len(sql.encode())
+    if size <= _USUAL_BYTES:
+        return replace(asked, sql=sql)
+    given = int(number(settings_of(asked), _MOST_BYTES, 0))
+    return replace(asked, sql=sql, settings={**asked.settings, _MOST_BYTES: str(max(given, size + 1))})

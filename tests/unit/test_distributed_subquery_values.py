@@ -1,0 +1,74 @@
+"""Subqueries that are asked for first: which are found in a text, and what stands in their place."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from engine.node.distributed.subquery_values import (
+    Meaning,
+    Subquery,
+    with_values_in_conditions,
+    with_values_in_rows,
+)
+
+_SIGNS = {Meaning.VALUE: "v", Meaning.SET: "s", Meaning.EXISTENCE: "e"}
+
+
+async def _sign(subquery: Subquery) -> str | None:
+    return None if "here" in subquery.select else f"{_SIGNS[subquery.meaning]}<{subquery.select}>"
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("DELETE FROM t WHERE a IN (SELECT 1)", "DELETE FROM t WHERE a IN s<SELECT 1>"),
+        ("DELETE FROM t WHERE a IN ((SELECT 1)) AND 1", "DELETE FROM t WHERE a IN s<(SELECT 1)> AND 1"),
+        ("DELETE FROM t WHERE a IN ((SELECT 1), 2)", "DELETE FROM t WHERE a IN (v<SELECT 1>, 2)"),
+        ("DELETE FROM t WHERE NOT exists(SELECT 1) OR b", "DELETE FROM t WHERE NOT e<SELECT 1> OR b"),
+        (
+            "DELETE FROM t WHERE EXISTS ((SELECT 1) EXCEPT SELECT (2)) OR a = (FROM d SELECT 1)",
+            "DELETE FROM t WHERE e<(SELECT 1) EXCEPT SELECT (2)> OR a = v<FROM d SELECT 1>",
+        ),
+        (
+            (
+                "ALTER TABLE t UPDATE a = f((SELECT 1)), b = ((SELECT 2) + 1) "
+                "WHERE c = ((SELECT 3) UNION ALL (SELECT 4))"
+            ),
+            (
+                "ALTER TABLE t UPDATE a = f(v<SELECT 1>), b = (v<SELECT 2> + 1) "
+                "WHERE c = v<(SELECT 3) UNION ALL (SELECT 4)>"
+            ),
+        ),
+        ("DELETE FROM t WHERE a IN (SELECT x FROM here WHERE y IN (SELECT 1))", ""),
+        (
+            (
+                "DELETE FROM t IN PARTITION 'p' WHERE a NOT IN d.`x` "
+                "AND b GLOBAL IN y OR c IN (1, 2) OR e IN here"
+            ),
+            (
+                "DELETE FROM t IN PARTITION 'p' WHERE a NOT IN s<SELECT * FROM `d`.`x`> "
+                "AND b GLOBAL IN s<SELECT * FROM `y`> OR c IN (1, 2) OR e IN here"
+            ),
+        ),
+        ("SHOW TABLES IN d WHERE a IN d", "SHOW TABLES IN d WHERE a IN s<SELECT * FROM `d`>"),
+        ("SHOW TABLES IN d LIMIT (SELECT 1)", "SHOW TABLES IN d LIMIT v<SELECT 1>"),
+        ("SHOW TABLES IN d", ""),
+        ("DELETE FROM t WHERE ((((a)))) = ((SELECT 1", "DELETE FROM t WHERE ((((a)))) = (v<SELECT >"),
+    ],
+)
+def test_conditions(sql: str, expected: str) -> None:
+    assert asyncio.run(with_values_in_conditions(sql, _sign)) == (expected or sql)
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("INSERT INTO t VALUES (1, (SELECT 2)), ((SELECT 3), 4)", "(1, v<SELECT 2>), (v<SELECT 3>, 4)"),
+        ("INSERT INTO t VALUES ((SELECT 1) IN (SELECT 2))", "(v<SELECT 1> IN s<SELECT 2>)"),
+        ("INSERT INTO t VALUES (EXISTS (SELECT 1), '(SELECT 1)')", "(e<SELECT 1>, '(SELECT 1)')"),
+    ],
+)
+def test_rows(sql: str, expected: str) -> None:
+    assert asyncio.run(with_values_in_rows(sql, _sign)) == f"INSERT INTO t VALUES {expected}"
