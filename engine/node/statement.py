@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from engine.config.model import User
 from engine.ddl.attempt import Fence
+from engine.errors import SqlError
 from engine.names import quote_string
 from engine.sql import StatementKind
 from engine.storage import ChdbSession, QueryResult, Scope
@@ -63,12 +64,16 @@ class Asked:
 
     async def check_syntax(self) -> None:
         """chDB's parser's word on the text, and chDB's on the settings. Raises SqlError 62, 115."""
-        await self.session.clone().query(
-            f"SELECT formatQuerySingleLine({quote_string(self.sql)})",
-            format="Null",
-            scope=Scope(settings=self.settings),
-            is_harmless=True,
-        )
+        try:
+            await self.session.clone().query(
+                f"SELECT formatQuerySingleLine({quote_string(self.sql)})",
+                format="Null",
+                scope=Scope(settings=self.settings),
+                is_harmless=True,
+            )
+        except SqlError as error:
+            message = error.message.partition(": In scope SELECT formatQuerySingleLine(")[0]
+            raise SqlError(error.code, message, hint=error.hint, name=error.name) from error
 
     async def run(self, sql: str, *, is_harmless: bool, session: ChdbSession | None = None) -> QueryResult:
         """One statement in chDB as this request runs it; `is_harmless` as in `ChdbSession.query`. Raises

@@ -188,6 +188,33 @@ def test_what_chdb_reads_by_itself_is_an_error_and_never_empty(cluster: Cluster)
         n1.query("RENAME TABLE there TO t1_d")
 
 
+@pytest.mark.parametrize("table", ["t1_d", "t1", "here"])
+@pytest.mark.parametrize(
+    ("rest", "place"),
+    [
+        ("{} SELECT 1 FORM", "failed at position 8 ({}): {} SELECT 1 FORM. Expected INTO"),
+        ("INTO {} SELECT 1, FROM WHERE )", "failed at position"),
+        ("INTO {} VALUES (1", "after the value of column"),
+    ],
+)
+def test_a_syntax_error_of_an_insert_is_about_the_text_of_the_user(
+    cluster: Cluster, table: str, rest: str, place: str
+) -> None:
+    error = refused(cluster.n1, f"INSERT {rest.format(table)}")
+    assert error.code == 62
+    assert place.format(table, table) in error.text
+    assert "_oncluster" not in error.text
+    assert "formatQuery" not in error.text
+
+
+def test_the_pipeline_of_an_insert_is_explained(cluster: Cluster) -> None:
+    for insert in ("INTO t1_d SELECT k, v FROM t1_d", "INTO TABLE default.t1_d (v, k) SELECT v, k FROM t1_d"):
+        assert "URL" in cluster.n1.query(f"EXPLAIN PIPELINE INSERT {insert}")
+    assert "CountingTransform" in cluster.n1.query("EXPLAIN PIPELINE INSERT INTO t1_d VALUES (1, 'a')")
+    assert refused(cluster.n1, "EXPLAIN PIPELINE INSERT INTO t1_d (nosuch) SELECT 1").code == 16
+    assert cluster.n1.query("SELECT count() FROM t1_d") == "20\n"
+
+
 def test_a_function_that_would_read_an_empty_table_is_refused(cluster: Cluster) -> None:
     assert refused(cluster.n1, "CREATE FUNCTION of_all AS x -> x + (SELECT count() FROM t1_d)").code == 48
     cluster.n1.query("CREATE FUNCTION of_here AS x -> x + (SELECT count() FROM numbers(3))")

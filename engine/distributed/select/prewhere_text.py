@@ -19,6 +19,7 @@ CLAUSE_ENDS = names(
     "WHERE GROUP HAVING ORDER LIMIT OFFSET FETCH UNION EXCEPT INTERSECT SETTINGS FORMAT INTO WINDOW QUALIFY "
     "PREWHERE"
 )
+_BEFORE_OPERAND = names("AND OR NOT IN LIKE ILIKE BETWEEN DIV MOD AS = == != <> < > <= >= + - * / % || ,")
 _OPERATORS = names("AND OR NOT IN IS NULL LIKE ILIKE BETWEEN TRUE FALSE DIV MOD")
 _MOVED = re.compile("\x02(\\d+)\x02(.*?)\x03\\1\x03", re.DOTALL)
 
@@ -87,7 +88,11 @@ def find_prewheres(cursor: Cursor, tables: Sequence[Candidate]) -> list[Prewhere
         is_name = cursor.words[at - 1] == "AS" or cursor.words[at + 1 : at + 2] == ["."]
         if word != "PREWHERE" or is_name:
             continue
-        begin, end = _from_before(cursor.words, at), _clause_end(cursor, at + 1)
+        begin = _from_before(cursor.words, at)
+        is_behind = (_is_clause(cursor.words, place) for place, _ in _outside_brackets(cursor, begin + 1, at))
+        if begin < 0 or any(is_behind):
+            continue  # `SELECT prewhere`, `ORDER BY prewhere`
+        end = _clause_end(cursor, at + 1)
         is_of_join = any(word in ("JOIN", ",") for _, word in _outside_brackets(cursor, begin, at))
         table: int | None = begin + 1
         if is_of_join:
@@ -142,9 +147,16 @@ def _from_before(words: Sequence[str], at: int) -> int:
     return -2
 
 
+def _is_clause(words: Sequence[str], at: int) -> bool:
+    """Whether a clause begins there; else the word is a name, such as in `a = limit` and in `AS limit`."""
+    return words[at] in CLAUSE_ENDS and words[at - 1] not in _BEFORE_OPERAND
+
+
 def _clause_end(cursor: Cursor, at: int) -> int:
     cursor.at = at
-    while cursor.at < len(cursor.words) and cursor.word not in CLAUSE_ENDS and cursor.word not in (")", ";"):
+    while cursor.at < len(cursor.words) and cursor.word not in (")", ";"):
+        if cursor.at > at and _is_clause(cursor.words, cursor.at):
+            break
         if not cursor.skip_brackets():
             cursor.at += 1
     return cursor.at

@@ -9,8 +9,8 @@ that a client that repeats an INSERT writes nothing twice.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import replace
 
 from engine.distributed.delivery import DEPTH_SETTING, TOKEN_SETTING, Block, Deliveries
@@ -39,6 +39,7 @@ from engine.node.distributed.tables import DistributedTable, DistributedTables
 from engine.node.replicated.insert_sql import InsertSql
 from engine.node.replicated.views import ViewPush
 from engine.node.replicated.waiting import flag, number
+from engine.node.staged_errors import errors_about
 from engine.node.statement import Answer, Asked, WholeAnswer, WriteInput
 from engine.node.temporary_tables import is_temporary
 from engine.sql import Statement, StatementKind
@@ -185,7 +186,7 @@ class DistributedInserts:
             if rows.may_fit and may_be_staged_in_memory(settings):
                 small = await stack.enter_async_context(self._memory.open(table, owner, shards=shards))
                 try:
-                    with _errors_about(table.name, small.table):
+                    async with errors_about(asked, table.name, small.table):
                         small.written = await rows.write_small(
                             for_memory(asked, settings), text.into(small.table)
                         )
@@ -195,7 +196,7 @@ class DistributedInserts:
                     yield small, small.written
                     return
             stage = await stack.enter_async_context(self._stages.open(table, owner))
-            with _errors_about(table.name, stage.table):
+            async with errors_about(asked, table.name, stage.table):
                 result = await rows.write(asked, text.into(stage.table))
             yield stage, result
 
@@ -304,16 +305,6 @@ def _kept_in_part(error: SqlError, written: Sequence[ShardBlocks]) -> SqlError:
         hint="Look at its disk. The same INSERT with its insert_deduplication_token writes the rest.",
         name=error.name,
     )
-
-
-@contextmanager
-def _errors_about(table: TableName, stage: TableName) -> Iterator[None]:
-    """chDB's error, with the table that the user knows in the place of the stage."""
-    try:
-        yield
-    except SqlError as error:
-        message = error.message.replace(stage.quoted, table.quoted).replace(str(stage), str(table))
-        raise SqlError(error.code, message, hint=error.hint, name=error.name) from error
 
 
 def _as_sent(table: DistributedTable, settings: Mapping[str, str]) -> DistributedTable:

@@ -40,6 +40,7 @@ from engine.node.distributed.chdb_request import (
 from engine.node.distributed.constant_arguments import with_constants
 from engine.node.distributed.describe import with_description
 from engine.node.distributed.early_reads import EarlyClient, EarlyStatement
+from engine.node.distributed.explained_insert import with_explained_insert
 from engine.node.distributed.failover import Failover
 from engine.node.distributed.guard import check_merge
 from engine.node.distributed.inner_calls import InnerCalls
@@ -178,6 +179,8 @@ class DistributedSelects:
         has_functions = has_table_functions(asked.sql)
         if not len(self._tables) and not has_functions:
             return asked
+        if statement.kind is StatementKind.EXPLAIN:
+            asked = replace(asked, sql=await with_explained_insert(asked, self._tables))
         if statement.kind is StatementKind.CREATE_TABLE:
             await check_constraints(asked.sql, asked.current_database, self.reads_distributed)
         key, stamp = None, self._stamp()

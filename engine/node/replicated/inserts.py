@@ -22,6 +22,7 @@ from engine.node.replicated.runtime import ReplicatedTables, RunningTable
 from engine.node.replicated.unmerged_rows import copy_rows, partition_by
 from engine.node.replicated.views import ViewPush
 from engine.node.replicated.waiting import flag, number
+from engine.node.staged_errors import errors_about
 from engine.node.staged_insert import StagedInserts, Write, streaming
 from engine.node.statement import Answer, Asked, WholeAnswer
 from engine.replication.commands.insert import AUTO_QUORUM, Inserter, InsertOptions
@@ -85,7 +86,7 @@ class ReplicatedInserts(StagedInserts):
             await inserter.check(options)
             inserter.rows_are_coming(options)
             async with self._unmerged_rows(table, stage.table, settings) as unmerged:
-                try:
+                async with errors_about(asked, table.name, unmerged or stage.table):
                     here = for_stage(asked)
                     if unmerged is None:
                         here = replace(here, behind_insert=stage.look)
@@ -93,8 +94,6 @@ class ReplicatedInserts(StagedInserts):
                     if unmerged is not None:
                         of_copy, columns = _for_the_copy(asked, text), await stage.stored_columns()
                         await copy_rows(asked, unmerged, stage.table, of_copy, columns)
-                except SqlError as error:
-                    raise _about(error, unmerged or stage.table, table.name) from error
                 inserted = await inserter.commit(await stage.collect(), options)
                 await self._views.push(asked, table, stage, inserted, settings, options, unmerged=unmerged)
         return result
@@ -124,12 +123,6 @@ def _for_the_copy(asked: Asked, text: InsertSql) -> Mapping[str, str]:
     """The settings of the INSERT as the stage's table needs them."""
     own = {n: v for n, v in text.settings.items() if n not in (*_NOT_FOR_THE_STAGE, *_LIMITS)}
     return {**for_stage(asked).settings, **own}
-
-
-def _about(error: SqlError, stage: TableName, table: TableName) -> SqlError:
-    """chDB's error, with the table that the user knows in the place of the stage."""
-    message = error.message.replace(stage.quoted, table.quoted).replace(str(stage), str(table))
-    return SqlError(error.code, message, hint=error.hint, name=error.name)
 
 
 def options_of(settings: Mapping[str, str]) -> InsertOptions:

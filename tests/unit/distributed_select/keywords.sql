@@ -30,3 +30,7 @@ SELECT prewhere.limit, count() FROM one.k AS prewhere WHERE prewhere.with = 1 GR
 SELECT count() AS from FROM one.k AS p JOIN one.k AS join ON p.order = join.order WHERE join.limit = 1
 WITH 5 AS k SELECT count(), k FROM one.k
 WITH 5 AS k, (SELECT 1) AS one SELECT max(`order`), one FROM k WHERE `limit` IN (SELECT `limit` FROM k WHERE `with` = 1)
+SELECT `order` AS prewhere FROM one.k PREWHERE `order` < 9 ORDER BY prewhere
+SELECT `order` AS prewhere, count() FROM one.k PREWHERE prewhere < 9 AND NOT prewhere = 3 WHERE prewhere > 1 GROUP BY prewhere ORDER BY prewhere
+SELECT prewhere.order FROM one.k AS prewhere PREWHERE prewhere.limit = 1 ORDER BY prewhere.order LIMIT 3
+SELECT `limit` AS where, `order` AS limit FROM one.k PREWHERE where = 1 AND 7 > limit ORDER BY where, limit
