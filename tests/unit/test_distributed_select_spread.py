@@ -6,6 +6,7 @@ The oracle reads the tables of the shards one by one, and knows nothing of plans
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,8 @@ from tests.unit.test_distributed_select_shapes import PEOPLE, SHARDS, bench
 pytestmark = pytest.mark.slow
 
 __all__ = ["bench"]
+
+QUERIES = Path(__file__).parent / "distributed_select"
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +114,52 @@ def test_groups_that_are_not_merged_are_ordered_and_limited_together(world: Worl
     assert asked == expected if order else rows(asked) == rows(expected)
 
 
+def with_totals(answer: str) -> tuple[list[str], str]:
+    """The rows, and the totals behind an empty line."""
+    head, _, totals = answer.rpartition("\n\n")
+    return rows(head), totals
+
+
+WITH_TOTALS = (QUERIES / "unmerged_totals.sql").read_text()
+
+
+@pytest.mark.parametrize("sql", WITH_TOTALS.strip().splitlines())
+def test_totals_without_merging_are_those_of_the_first_shard(world: World, sql: str) -> None:
+    """As in ClickHouse: Pipe::unitePipes takes totals from the first source that has any."""
+    found, totals = with_totals(world.ask(sql, settings={"distributed_group_by_no_merge": "1"}))
+    answers = [with_totals(world.bench.ask(sql, f"s{n}")) for n in range(1, SHARDS + 1)]
+    assert totals == answers[0][1]
+    assert found == [*answers[0][0][:2], *sorted(row for of_one, _ in answers for row in of_one[2:])]
+
+
+@pytest.mark.parametrize("sql", WITH_TOTALS.strip().splitlines())
+def test_groups_with_totals_that_are_not_merged_are_ordered_together(world: World, sql: str) -> None:
+    query, by, rest = sql.partition(" ORDER BY ")
+    found, totals = with_totals(world.ask(sql, settings={"distributed_group_by_no_merge": "2"}))
+    parts = [query.replace("FROM events", f"FROM s{n}.events") for n in range(1, SHARDS + 1)]
+    settings = ""
+    if " SETTINGS " in query:
+        settings = " SETTINGS" + query.partition(" SETTINGS")[2]
+        parts = [part.partition(" SETTINGS")[0] for part in parts]
+    united = " UNION ALL ".join(f"SELECT * FROM ({part})" for part in parts)
+    expected = world.bench.ask(f"SELECT * FROM ({united}){by}{rest}{settings}")
+    assert (found, totals) == with_totals(expected)
+
+
+GROUPING = (QUERIES / "unmerged_sets.sql").read_text()
+
+
+@pytest.mark.parametrize("sql", GROUPING.strip().splitlines())
+def test_every_shard_rolls_its_own_groups_up(world: World, sql: str) -> None:
+    query, order = sql.split("|")
+    parts = [query.replace("FROM events", f"FROM s{n}.events") for n in range(1, SHARDS + 1)]
+    expected = world.bench.ask(f"SELECT * FROM ({' UNION ALL '.join(parts)}) {order}")
+    asked = world.ask(f"{query} {order}", settings={"distributed_group_by_no_merge": "2"})
+    assert asked == expected if order else rows(asked) == rows(expected)
+    each = world.ask(query, settings={"distributed_group_by_no_merge": "1"})
+    assert rows(each) == by_shard(world, query)
+
+
 def test_windows_and_expressions_of_groups_are_for_all_shards(world: World) -> None:
     settings = {"distributed_group_by_no_merge": "2"}
     window = "sum(count()) OVER (PARTITION BY city)"
@@ -202,9 +251,8 @@ def test_only_the_shards_that_can_have_rows_are_asked(world: World) -> None:
 @pytest.mark.parametrize(
     ("sql", "value"),
     [
-        ("SELECT city, count() FROM events GROUP BY city WITH TOTALS", "1"),
-        ("SELECT city, count() FROM events GROUP BY city WITH TOTALS", "2"),
-        ("SELECT city, count() FROM events GROUP BY city WITH ROLLUP", "2"),
+        ("SELECT city, count() FROM events WHERE id IN (SELECT 1) GROUP BY city WITH TOTALS", "1"),
+        ("SELECT sum(c) FROM (SELECT city, count() AS c FROM events GROUP BY city WITH TOTALS)", "2"),
         ("SELECT id FROM events WHERE EXISTS (SELECT 1 FROM people WHERE people.id = events.id)", "1"),
         ("SELECT count() FROM events WHERE price > (SELECT avg(price) FROM events)", "1"),
         ("SELECT no_such_column FROM events", "1"),

@@ -120,6 +120,19 @@ def split(cursor: Cursor, begin: int, end: int, separator: str) -> list[tuple[in
     return [*ranges, (start, end)]
 
 
+def without_having(text: str) -> tuple[str, str]:
+    """HAVING, and the rest, of what stands behind GROUP BY."""
+    cursor = Cursor(text)
+    if cursor.word != "HAVING":
+        return "", text
+    cursor.at = 1
+    while not cursor.at_end and cursor.word not in _ENDS:
+        if not cursor.skip_brackets():
+            cursor.at += 1
+    end = cursor.last_end
+    return text[:end], text[end:]
+
+
 def replaced(text: str, replacements: Sequence[tuple[Sequence[str], str]]) -> str:
     """`text` with every run of tokens that equals one of `replacements` replaced, the first that fits."""
     cursor = Cursor(text)

@@ -80,6 +80,19 @@ class OtherTable:
         return f"\x00other {slot}\x00", f"\x00modifiers {slot}\x00"
 
 
+ROWS_PLACE = "\x01rows\x01"
+"""Stands for the rows of shards in what is made of them here."""
+
+
+@dataclass(frozen=True, slots=True)
+class OfEach:
+    """What is made here of the rows of each shard by itself: a SELECT from `ROWS_PLACE`, and its columns. If
+    it has totals, those of the first shard count, as in ClickHouse: this node's own, if there is one."""
+
+    select: str
+    columns: tuple[SourceColumn, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class RemoteSelect:
     """What one shard is asked. `columns` are the expressions and names of the result, in order.
@@ -106,6 +119,7 @@ class RemoteSelect:
     """A subquery with `TABLE_PLACE` and `READ_WITH_PLACE`, which is read instead of the table."""
     read_with: str = ""
     """FINAL, SAMPLE and PREWHERE for `READ_WITH_PLACE`."""
+    of_each: OfEach | None = None
 
     def sql(
         self, table: str, *, shard_number: int, shards: int = 0, others: Mapping[int, str] | None = None
@@ -126,6 +140,11 @@ class RemoteSelect:
         sql = f"SELECT {distinct}{expressions} FROM {source}"
         sql = sql.replace(SHARDS_PLACE, f"toUInt32({shards})")
         return sql.replace(SHARD_PLACE, f"toUInt32({shard_number})")
+
+    @property
+    def result(self) -> tuple[SourceColumn, ...]:
+        """The columns that the statement reads."""
+        return self.of_each.columns if self.of_each else tuple(column for _, column in self.columns)
 
     @property
     def structure(self) -> str:
@@ -177,6 +196,13 @@ def structure_of(columns: Sequence[SourceColumn]) -> str:
         + ("" if _IS_NULLABLE.match(column.type) else " NOT NULL")
         for column in columns
     )
+
+
+def of_each_shard(select: RemoteSelect, part: str) -> str:
+    """A SELECT of what the statement gets of the rows of one shard, which `part` reads."""
+    if select.of_each is None:
+        return part
+    return f"SELECT * FROM ({select.of_each.select.replace(ROWS_PLACE, f'({part})')})"
 
 
 def union_all(parts: Sequence[str], structure: Sequence[SourceColumn]) -> str:

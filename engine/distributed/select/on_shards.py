@@ -16,20 +16,29 @@ Source: StorageDistributed::getQueryProcessingStage, InJoinSubqueriesPreprocesso
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.distributed.select import clauses, pushing
 from engine.distributed.select.model import (
     TABLE_PLACE,
+    OfEach,
     OtherTable,
     RemoteSelect,
     SourceColumn,
 )
 from engine.distributed.select.query_tree import Node, QueryTree
 from engine.distributed.select.template import Template, place_text
-from engine.distributed.select.two_phase import HAS_TOTALS, Describe, calls_of, keys_of
+from engine.distributed.select.two_phase import (
+    HAS_TOTALS,
+    PLACE,
+    Describe,
+    calls_of,
+    groups_of_each,
+    keys_of,
+    two_phases,
+)
 from engine.errors import Code, SqlError
-from engine.names import quote_identifier
+from engine.names import quote_identifier, quote_string
 from engine.sql.cursor import Cursor
 
 _ENDS = frozenset({"UNION", "EXCEPT", "INTERSECT", "SETTINGS", "FORMAT", ";"})
@@ -200,18 +209,25 @@ class _Cut:
 
     async def _whole(self, describe: Describe) -> tuple[str, RemoteSelect]:
         """Every shard answers the query."""
-        query = self._query()
-        if HAS_TOTALS in query.rest:
-            raise _refused("WITH TOTALS, which would be the totals of one shard")
+        if HAS_TOTALS in self._query().rest:
+            phases = await two_phases(self.tree, self.template.slots[self.block.slot], describe)
+            if phases is None:
+                raise _refused("with WITH TOTALS in a query of this shape")
+            read = await self._of_each(phases.initiator, phases.remote, describe)
+            return self._select_of(read), read
         text = self._text(self.block.begin, self.block.end)
         columns = await self._described(text, describe)
         return self._read(columns, self._text_with_others(self.block.begin, self.block.end))
 
     async def _groups(self, query: Node, describe: Describe) -> tuple[str, RemoteSelect]:
         """Every shard answers up to HAVING."""
-        if HAS_TOTALS in query.rest or query.fact("group_by_type"):
-            raise _refused("WITH TOTALS, ROLLUP, CUBE or GROUPING SETS, which are made of merged groups")
-        names = _aggregates(query)
+        if HAS_TOTALS in query.rest:
+            phases = await groups_of_each(self.tree, self.template.slots[self.block.slot], describe)
+            if phases is None:
+                raise _refused("with WITH TOTALS in a query of this shape")
+            read = await self._of_each(phases.groups, phases.remote, describe)
+            return phases.initiator.replace(PLACE, place_text(self.block.slot)), read
+        names = _aggregates(query) | ({"grouping"} if query.fact("group_by_type") else set())
         windows = {n.fact("function_name") for n in query.walk() if n.fact("function_type") == "window"}
         cursor, block = self.cursor, self.block
         from_at = block.place - 3
@@ -237,6 +253,16 @@ class _Cut:
         where = f" WHERE {clauses.replaced(having_text, replacements)}" if having else ""
         text = f"{clauses.replaced(select, replacements)} FROM {place_text(block.slot)}{where} {upper_text}"
         return self._checked(text), read
+
+    async def _of_each(self, select: str, remote: RemoteSelect, describe: Describe) -> RemoteSelect:
+        """A read of what `select` makes of each shard's states."""
+        nothing = f"null({quote_string(remote.structure)})"
+        of_each = OfEach(select, await self._described(select.replace(PLACE, nothing), describe))
+        return replace(remote, of_each=of_each, has_one_row=False, is_sum=False)
+
+    def _select_of(self, read: RemoteSelect) -> str:
+        listed = ", ".join(quote_identifier(column.name) for column in read.result)
+        return f"SELECT {listed} FROM {place_text(self.block.slot)}"
 
     async def _rows(self, describe: Describe) -> tuple[str, RemoteSelect]:
         """Every shard answers FROM and WHERE, and sends the columns that the rest needs."""
@@ -312,7 +338,6 @@ class _Cut:
         return columns
 
     def _read(self, columns: tuple[SourceColumn, ...], inner: str) -> tuple[str, RemoteSelect]:
-        listed = ", ".join(quote_identifier(column.name) for column in columns)
         others = tuple(
             OtherTable(number, pushing.plain_read(slot, slot.columns), slot.modifiers)
             for number, slot in enumerate(self.template.slots)
@@ -327,7 +352,7 @@ class _Cut:
             others=others,
             reads_others_locally=self.spread.is_local,
         )
-        return f"SELECT {listed} FROM {place_text(self.block.slot)}", read
+        return self._select_of(read), read
 
     def _checked(self, text: str) -> str:
         """Nothing may be left that only the shards know."""

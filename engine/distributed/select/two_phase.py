@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from engine.distributed.select import clauses, pushing
-from engine.distributed.select.model import RemoteSelect, SourceColumn, names
+from engine.distributed.select.model import ROWS_PLACE, RemoteSelect, SourceColumn, names
 from engine.distributed.select.query_tree import Node, QueryTree
 from engine.distributed.select.template import Slot
 from engine.sql.cursor import Cursor
@@ -63,7 +63,7 @@ _SUSPICIOUS = re.compile(r"\bLowCardinality\((?!(?:Nullable\()?(?:Fixed)?String\
 HAS_TOTALS = "is_group_by_with_totals: 1"
 _OWN_NAME = re.compile(r"__[ga]\d")
 """What the columns of keys and states are called, unless the query uses such names itself."""
-PLACE = "\x01phase\x01"
+PLACE = ROWS_PLACE
 
 Describe = Callable[[str], Awaitable[list[tuple[str, str]]]]
 """Names and types of a SELECT's columns, as chDB says."""
@@ -75,6 +75,40 @@ class TwoPhases:
 
     initiator: str
     remote: RemoteSelect
+
+
+@dataclass(frozen=True, slots=True)
+class GroupsOfEach:
+    """`groups` makes of the states of one shard, at `PLACE`, its groups with their totals; `initiator` has
+    `PLACE` where the groups of all shards are read."""
+
+    groups: str
+    initiator: str
+    remote: RemoteSelect
+
+
+async def groups_of_each(tree: QueryTree, slot: Slot, describe: Describe) -> GroupsOfEach | None:
+    """As `two_phases`, where groups are not merged, and only what is made of them is for all shards."""
+    pieces = _take_apart(tree)
+    if pieces is None or not pieces.is_grouped:
+        return None
+    making = _states(pieces, null_for_empty=True)
+    remote = await _remote(pieces, making, slot, describe)
+    if remote is None:
+        return None
+    keys = [(clauses.token_texts(key), f"__g{number}") for number, key in enumerate(pieces.keys)]
+    keys.sort(key=lambda one: -len(one[0]))
+    values = [(tokens, f"__v{number}") for number, (tokens, _) in enumerate(making.replacements)]
+    items = [f"__g{number}" for number in range(len(pieces.keys))]
+    items += [f"{text} AS __v{number}" for number, (_, text) in enumerate(making.replacements)]
+    having, upper = clauses.without_having(pieces.upper)
+    having = clauses.replaced(having, [*making.replacements, *keys])
+    select, upper = (clauses.replaced(text, [*values, *keys]) for text in (pieces.select, upper))
+    if any(pieces.alias in clauses.token_texts(text) for text in (select, upper, having)):
+        return None
+    group = ", ".join(f"__g{number}" for number in range(len(pieces.keys)))
+    groups = f"SELECT {', '.join(items)} FROM {PLACE} GROUP BY {group} {pieces.behind_keys} {having}"
+    return GroupsOfEach(groups, f"{select} FROM {PLACE} {upper}", remote)
 
 
 async def two_phases(
@@ -280,7 +314,8 @@ def _first_upper(cursor: Cursor, parts: list[clauses.Clause]) -> int:
 
 
 def keys_of(cursor: Cursor, group: clauses.Clause | None) -> tuple[list[str], str]:
-    """The keys of GROUP BY, each once, and what stands behind them (WITH TOTALS and so on).
+    """The keys of GROUP BY, also of GROUPING SETS, each once, and what stands behind them (WITH TOTALS and so
+    on).
 
     `GROUP BY a, (b, a)` has `a` twice in the resolved text. ClickHouse counts it once, and so ROLLUP and CUBE
     do not leave it out by itself: two columns of the same value would be two keys to them.
@@ -296,7 +331,12 @@ def keys_of(cursor: Cursor, group: clauses.Clause | None) -> tuple[list[str], st
         if not cursor.skip_brackets():
             cursor.at += 1
     keys: dict[tuple[str, ...], str] = {}
-    for begins, ends in clauses.split(cursor, group.begin, end, ","):
+    ranges = clauses.split(cursor, group.begin, end, ",")
+    if cursor.words[group.begin : group.begin + 2] == ["GROUPING", "SETS"]:
+        sets = clauses.split(cursor, group.begin + 3, end - 1, ",")
+        inner = [(a + 1, b - 1) if cursor.words[a] == "(" else (a, b) for a, b in sets]
+        ranges = [one for a, b in inner if b > a for one in clauses.split(cursor, a, b, ",")]
+    for begins, ends in ranges:
         alias = clauses.split(cursor, begins, ends, "AS")
         key = clauses.text_of(cursor, *alias[0])
         keys.setdefault(clauses.token_texts(key), key)

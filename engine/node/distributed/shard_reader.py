@@ -21,7 +21,7 @@ from urllib.parse import quote
 from engine.distributed.definition import SkipMode
 from engine.distributed.peers import Peer, PeerShard
 from engine.distributed.select import RemoteSelect, ShardSource, TooLong
-from engine.distributed.select.model import union_all
+from engine.distributed.select.model import of_each_shard, union_all
 from engine.errors import Code, OnclusterError, SqlError
 from engine.names import TableName, quote_identifier, quote_string
 from engine.node.distributed.asking_in_turn import AskingInTurn
@@ -124,9 +124,9 @@ class ShardReader:
         peers = await asyncio.gather(*(self._choice(shard) for shard in shards))
         chosen = [(shard, peer) for shard, peer in zip(shards, peers, strict=True) if peer is not None]
         # chDB begins with what stands first, and asks nobody before it has read this node's own rows.
-        chosen.sort(key=lambda one: self._is_here(one[1]))
+        chosen.sort(key=lambda one: self._is_here(one[1]) is (select.of_each is None))
         parts = [await self._read(shard, peer, select, sources) for shard, peer in chosen]
-        expression = union_all(parts, [column for _, column in select.columns])
+        expression = union_all([of_each_shard(select, part) for part in parts], select.result)
         self.failover.early = self._early(expression, [peer for _, peer in chosen], parts, select)
         return expression
 
