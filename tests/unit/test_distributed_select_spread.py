@@ -183,6 +183,10 @@ SELECT e.id, p.id AS o FROM events AS e JOIN people AS p ON e.id + 1 = p.id
 SELECT e.id, age FROM events AS e LEFT JOIN (SELECT id, age FROM people WHERE age > 9) p ON e.id + 2 = p.id
 SELECT e.id, e.note, p.name FROM events AS e ANY LEFT JOIN people AS p USING (name)
 SELECT id FROM events WHERE id + 1 IN (SELECT id FROM people WHERE id IN (SELECT id FROM events WHERE id > 9))
+SELECT id, (id * 2 NOT IN (SELECT id FROM people)) + 1 AS x, [x, id IN (SELECT id+3 FROM people)] FROM events
+SELECT id AS i, i + 3 IN (SELECT id FROM people) FROM events WHERE i IN (SELECT id + 1 FROM people)
+SELECT DISTINCT id IN (SELECT id + 1 FROM people) AS x, city FROM events WHERE id % 7 = 0 AND city < 'D' AND x
+SELECT e.id, e.id IN (SELECT id + 1 FROM people) AS x, p.id FROM events AS e LEFT JOIN people AS p USING id
 """
 
 
@@ -217,6 +221,74 @@ def test_what_shards_join_by_themselves_is_merged(world: World, sql: str, of_all
     everything = world.ask(sql + tail, settings={"distributed_product_mode": "global"})
     assert everything == world.bench.ask(sql + tail)
     assert everything != asked
+
+
+@pytest.mark.parametrize(
+    ("sql", "of_all"),
+    [
+        (
+            "SELECT sum(id IN (SELECT id * 3 FROM people)) s, max(id IN (SELECT 3 FROM people)) m FROM events",
+            "SELECT sum(s) AS s, max(m) AS m FROM (@)",
+        ),
+        (
+            "SELECT id + 1 IN (SELECT id FROM people) AS k, count() AS c FROM events GROUP BY k ORDER BY k",
+            "SELECT k, sum(c) AS c FROM (@) GROUP BY k ORDER BY k",
+        ),
+        (
+            "SELECT id IN (SELECT id + 1 FROM people) AS x, id FROM events ORDER BY x DESC, id LIMIT 5",
+            "SELECT * FROM (@) ORDER BY x DESC, id LIMIT 5",
+        ),
+        (
+            "SELECT id FROM events ORDER BY id IN (SELECT id + 1 FROM people) DESC, id LIMIT 5",
+            "SELECT id FROM (@) ORDER BY x DESC, id LIMIT 5",
+        ),
+    ],
+)
+def test_expressions_that_shards_evaluate_have_their_own_tables(world: World, sql: str, of_all: str) -> None:
+    def on_shard(n: int) -> str:
+        text = sql.replace("FROM events", f"FROM s{n}.events").replace(" FROM people", f" FROM s{n}.people")
+        text = text.partition(" ORDER BY")[0]
+        if text.startswith("SELECT id FROM"):
+            text = text.replace("SELECT id", "SELECT id, id IN (SELECT id + 1 FROM people) AS x", 1)
+        return text
+
+    asked = world.ask(sql, settings={"distributed_product_mode": "local"})
+    parts = [on_shard(n).replace("FROM people", f"FROM s{n}.people") for n in range(1, SHARDS + 1)]
+    assert asked == world.bench.ask(of_all.replace("@", " UNION ALL ".join(parts)))
+
+
+def test_what_is_made_of_groups_is_the_initiators_with_all_rows(world: World) -> None:
+    """As in ClickHouse, whose shards never see it."""
+    sql = (
+        "SELECT id % 90 AS k, k IN (SELECT id FROM people) AS x, count() AS c FROM events GROUP BY k "
+        "HAVING sum(id IN (SELECT id + 1 FROM people)) > 0 AND k + 2 IN (SELECT id FROM people) ORDER BY k"
+    )
+    asked = world.ask(sql, settings={"distributed_product_mode": "local"})
+    events = " UNION ALL ".join(
+        f"SELECT id, id IN (SELECT id + 1 FROM s{n}.people) AS y FROM s{n}.events"
+        for n in range(1, SHARDS + 1)
+    )
+    expected = (
+        "SELECT id % 90 AS k, k IN (SELECT id FROM one.people) AS x, count() AS c FROM ({}) GROUP BY k "
+        "HAVING sum(y) > 0 AND k + 2 IN (SELECT id FROM one.people) ORDER BY k"
+    )
+    assert asked == world.bench.ask(expected.format(events))
+    assert asked.count("\n") > 3
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT _shard_num, count() FROM events GROUP BY _shard_num ORDER BY 1",
+        "SELECT max(_shard_num) AS m, _table, hostName() AS h FROM events GROUP BY _table, h ORDER BY m",
+    ],
+)
+def test_shards_that_do_not_merge_know_their_numbers(world: World, sql: str) -> None:
+    answer = world.ask(sql, settings={"distributed_group_by_no_merge": "2"})
+    assert [line.split("\t")[0] for line in answer.splitlines()[2:]] == ["1", "2", "3"]
+    sql = "SELECT _shard_num, id + _shard_num IN (SELECT id FROM people) AS x FROM events ORDER BY id LIMIT 3"
+    answer = world.ask(sql, settings={"distributed_product_mode": "local"})
+    assert [line.split("\t")[0] for line in answer.splitlines()[2:]] == ["1", "2", "2"]
 
 
 def test_without_merging_other_tables_are_read_whole_or_locally(world: World) -> None:

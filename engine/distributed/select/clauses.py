@@ -63,12 +63,17 @@ def select_of(cursor: Cursor, at: int) -> int:
 
 def place_of_table(cursor: Cursor, tail: str) -> int | None:
     """The token of the only string that ends with exactly `tail` behind something else; None if not one."""
-    found = [
+    found = places_of_table(cursor, tail)
+    return found[0] if len(found) == 1 else None
+
+
+def places_of_table(cursor: Cursor, tail: str) -> list[int]:
+    """The tokens of all such strings: an alias stands for a whole text, wherever it is used."""
+    return [
         at
         for at, token in enumerate(cursor.tokens)
         if token.kind is TokenKind.STRING and ends_with_spaces(literal_value(token), len(tail))
     ]
-    return found[0] if len(found) == 1 else None
 
 
 def ends_with_spaces(text: str, count: int) -> bool:

@@ -16,9 +16,11 @@ Source: StorageDistributed::getQueryProcessingStage, InJoinSubqueriesPreprocesso
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from engine.distributed.select import clauses, pushing
+from engine.distributed.select.hoisted import hoisted
 from engine.distributed.select.model import (
     TABLE_PLACE,
     OfEach,
@@ -100,14 +102,16 @@ async def on_shards(
         raise _refused("in view(SELECT …)")
     cursor = Cursor(tree.text)
     places = _places(cursor, len(template.slots))
+    if len({number for _, number in places}) < len(template.slots):
+        raise _refused("in a subquery that is one value, or EXISTS")
     blocks = _blocks(cursor, places)
     reads: dict[int, RemoteSelect] = {}
     pieces: list[str] = []
     copied = 0
     for block in blocks:
-        others = [
-            number for number, at in places.items() if block.begin < at < block.end and number != block.slot
-        ]
+        others = sorted({number for at, number in places if block.begin < at < block.end} - {block.slot})
+        if any(other.slot in others for other in blocks):
+            raise _refused("in a subquery that is used in two queries")
         cut = await _Cut(template, tree, cursor, block, others, places, spread).made(describe)
         if cut is None:
             continue
@@ -123,28 +127,24 @@ def _with_places(text: str, count: int) -> str:
     """The resolved text, where `null('…')` becomes the place of its slot again."""
     cursor = Cursor(text)
     replacements = []
-    for number, at in _places(cursor, count, is_whole=False).items():
+    for at, number in _places(cursor, count):
         call = tuple(token.text for token in cursor.tokens[at - 2 : at + 2])
         replacements.append((call, place_text(number)))
     return clauses.replaced(text, replacements)
 
 
-def _places(cursor: Cursor, count: int, *, is_whole: bool = True) -> dict[int, int]:
-    """The token of each slot's string."""
-    places = {}
-    for number in range(count):
-        at = clauses.place_of_table(cursor, pushing.tag(number))
-        if at is not None:
-            places[number] = at
-        elif is_whole:
-            raise _refused("in a subquery that is one value, or EXISTS, or read twice")
-    return places
+def _places(cursor: Cursor, count: int) -> list[tuple[int, int]]:
+    """The tokens of the slots' strings, with the slots, in their order."""
+    found = [
+        (at, number) for number in range(count) for at in clauses.places_of_table(cursor, pushing.tag(number))
+    ]
+    return sorted(found)
 
 
-def _blocks(cursor: Cursor, places: dict[int, int]) -> list[_Block]:
+def _blocks(cursor: Cursor, places: list[tuple[int, int]]) -> list[_Block]:
     """The queries whose first table is a slot, the outermost ones, in their order."""
     found = []
-    for number, at in places.items():
+    for at, number in places:
         before = at - 3  # null ( '…'
         if cursor.words[before] != "FROM":
             continue
@@ -181,7 +181,7 @@ class _Cut:
     cursor: Cursor
     block: _Block
     others: list[int]
-    places: dict[int, int]
+    places: list[tuple[int, int]]
     spread: Spread
 
     async def made(self, describe: Describe) -> tuple[str, RemoteSelect] | None:
@@ -194,7 +194,7 @@ class _Cut:
             case Merging.OF_ROWS_ONLY if is_grouped:
                 return await self._groups(query, describe)
             case _ if self.others and self.spread.is_local:
-                return await self._rows(describe)
+                return await self._rows(query or self._query(), describe)
             case _:
                 return None
 
@@ -243,11 +243,10 @@ class _Cut:
         for number, call in enumerate(calls):
             made.append((f"{call.name}{call.rest}", f"__a{number}"))
             replacements.insert(0, (call.tokens, f"__a{number}"))
-        items = ", ".join(f"{text} AS {name}" for text, name in made)
-        columns = await self._described(f"SELECT {items} {self._text(from_at, behind)}", describe)
+        columns = await self._described(f"SELECT {_listed(made)} {self._text(from_at, behind)}", describe)
         having = "HAVING" in parts
         having_text = self._clause(parts["HAVING"]) if having else ""
-        inner = f"SELECT {items} {self._text_with_others(from_at, behind)}"
+        inner = f"SELECT {self._on_shard(_listed(made))} {self._text_with_others(from_at, behind)}"
         _, read = self._read(columns, inner)
         upper_text = clauses.replaced(self._without_having(behind, parts), replacements)
         where = f" WHERE {clauses.replaced(having_text, replacements)}" if having else ""
@@ -264,25 +263,40 @@ class _Cut:
         listed = ", ".join(quote_identifier(column.name) for column in read.result)
         return f"SELECT {listed} FROM {place_text(self.block.slot)}"
 
-    async def _rows(self, describe: Describe) -> tuple[str, RemoteSelect]:
-        """Every shard answers FROM and WHERE, and sends the columns that the rest needs."""
+    async def _rows(self, query: Node, describe: Describe) -> tuple[str, RemoteSelect]:
+        """Every shard answers FROM and WHERE, and sends what the rest needs: columns, and expressions with
+        subqueries."""
         cursor, block = self.cursor, self.block
         from_at = block.place - 3
         behind = self._behind(_BEHIND_GROUPS | {"GROUP"})
         select, upper = self._text(block.begin, from_at), self._text(behind, block.end)
-        if "SELECT" in Cursor(f"{select[6:]} {upper}").words:
-            raise _refused("with a subquery in another place than FROM and WHERE")
+        found = clauses.clauses_behind(cursor, block.place)
+        names = _aggregates(query)
+        is_distinct = cursor.words[block.begin + 1] == "DISTINCT"
+        ranges = hoisted(cursor, (block.begin + 1 + is_distinct, from_at), found, aggregates=names)
+        made = [(self._text_with_others(*one), f"__e{number}") for number, one in enumerate(ranges)]
+        described = [(self._text(*one), name) for one, (_, name) in zip(ranges, made, strict=True)]
+        replacements = [(clauses.token_texts(text), name) for text, name in described]
+        replacements.sort(key=lambda one: -len(one[0]))
+        rest = clauses.replaced(f"{select} {upper}", replacements)
+        is_grouped = bool(names) or any(clause.keyword == "GROUP" for clause in found)
+        if not is_grouped and "SELECT" in Cursor(rest[6:]).words:
+            raise _refused("with a subquery in LIMIT BY or behind ORDER BY")
         aliases = {
             cursor.tokens[at + 1].text
             for at in range(from_at, behind - 1)
             if cursor.words[at] == "AS" and cursor.tokens[at + 1].text.startswith("__")
         }
-        found = sorted(_columns(f"{select} {upper}", aliases), key=lambda one: (-len(one), one))
-        made = [("".join(tokens), f"__c{number}") for number, tokens in enumerate(found)]
-        replacements = [(tokens, name) for tokens, (_, name) in zip(found, made, strict=True)]
-        items = ", ".join(f"{text} AS {name}" for text, name in made) or "toUInt8(0) AS __nothing"
-        columns = await self._described(f"SELECT {items} {self._text(from_at, behind)}", describe)
-        _, read = self._read(columns, f"SELECT {items} {self._text_with_others(from_at, behind)}")
+        for number, tokens in enumerate(sorted(_columns(rest, aliases), key=lambda one: (-len(one), one))):
+            text, name = "".join(tokens), f"__c{number}"
+            described.append((text, name))
+            made.append((self._on_shard(text), name))
+            replacements.append((tokens, name))
+        nothing = [("toUInt8(0)", "__nothing")]
+        source = self._text(from_at, behind)
+        columns = await self._described(f"SELECT {_listed(described or nothing)} {source}", describe)
+        source = self._text_with_others(from_at, behind)
+        _, read = self._read(columns, f"SELECT {_listed(made or nothing)} {source}")
         text = f"{select} FROM {place_text(block.slot)} {upper}"
         return self._checked(clauses.replaced(text, replacements)), read
 
@@ -312,7 +326,7 @@ class _Cut:
         cursor = self.cursor
         pieces: list[str] = []
         copied = cursor.tokens[begin].start
-        for number, at in sorted(self.places.items(), key=lambda one: one[1]):
+        for at, number in self.places:
             if not begin <= at < end:
                 continue
             slot = self.template.slots[number]
@@ -323,8 +337,10 @@ class _Cut:
             alias = self._text(at + 2, at + 4) if has_alias else ""
             pieces += (cursor.sql[copied : cursor.tokens[at - 2].start], f"{place} {alias}{modifiers}")
             copied = cursor.tokens[last].end
-        text = "".join([*pieces, cursor.sql[copied : cursor.tokens[end - 1].end]])
-        alias = cursor.tokens[self.block.place + 3].text
+        return self._on_shard("".join([*pieces, cursor.sql[copied : cursor.tokens[end - 1].end]]))
+
+    def _on_shard(self, text: str) -> str:
+        alias = self.cursor.tokens[self.block.place + 3].text
         return pushing.remote_text(text, alias, self.template.slots[self.block.slot].columns)
 
     async def _described(self, text: str, describe: Describe) -> tuple[SourceColumn, ...]:
@@ -361,6 +377,10 @@ class _Cut:
         if alias in clauses.token_texts(text):
             raise _refused("with an expression that needs columns behind GROUP BY")
         return text
+
+
+def _listed(items: Sequence[tuple[str, str]]) -> str:
+    return ", ".join(f"{text} AS {name}" for text, name in items)
 
 
 def _aggregates(query: Node) -> set[str]:
