@@ -112,6 +112,40 @@ def test_a_value_that_cannot_be_followed_is_refused(world: World) -> None:
         with pytest.raises(SqlError) as refused:
             table_filters({"additional_table_filters": text})
         assert refused.value.code == Code.BAD_ARGUMENTS
+
+
+READING = """
+SELECT count(), sum(id) FROM events|{'events': 'id IN (SELECT id FROM people)'}
+SELECT count(), sum(id) FROM events|{'events': 'id IN (SELECT id FROM people)', 'people': 'age > 20'}
+SELECT id FROM events AS e ORDER BY id|{'e': 'price > (SELECT avg(price) FROM events)'}
+SELECT count() FROM events|{'d.events': 'id NOT IN few AND EXISTS (SELECT 1 FROM people WHERE id > 9)'}
+SELECT max(price) FROM rome|{'rome': 'id IN (SELECT id FROM people) AND id < (SELECT max(id) FROM few)'}
+SELECT count() FROM rome|{'events': '(id, city) IN (SELECT id, \\'Rome\\' FROM people)'}
+SELECT count() FROM people FINAL|{'people': 'age > (SELECT count() FROM few)'}
+SELECT sum(id) FROM few|{'few': 'id IN (SELECT id FROM people)', 'people': 'id IN (SELECT id+9 FROM events)'}
+SELECT count() FROM events AS x|{'other': 'a IN b', 'x': 'note IN (SELECT note FROM events AS y)'}
+SELECT count() FROM events WHERE id IN (SELECT id FROM people)|{'people': 'id IN few', 'few': 'id > 6'}
+"""
+
+
+@pytest.mark.parametrize("is_in_text", [True, False])
+@pytest.mark.parametrize("line", READING.strip().splitlines())
+def test_a_filter_may_read_other_tables(world: World, line: str, is_in_text: bool) -> None:
+    for database in ("one", "d"):
+        create = "CREATE TABLE IF NOT EXISTS few ENGINE = Memory AS SELECT number * 3 AS id FROM numbers(20)"
+        world.bench.ask(create, database)
+    sql, filters = line.split("|")
+    of_one = filters.replace("d.events", "one.events")
+    expected = world.bench.ask(f"{sql} SETTINGS additional_table_filters = {of_one}")
+    if is_in_text:
+        assert world.ask(f"{sql} SETTINGS additional_table_filters = {filters}") == expected
+    else:
+        assert world.ask(sql, settings={"additional_table_filters": filters}) == expected
+    assert expected != world.bench.ask(sql)
+
+
+def test_a_filter_that_reads_its_own_table_is_an_error(world: World) -> None:
+    filters = "{'events': 'id IN (SELECT id FROM events)'}"
     with pytest.raises(SqlError) as refused:
-        both(world, "SELECT 1 FROM events", "{'events': 'id IN (SELECT id FROM people)'}")
-    assert refused.value.code == Code.NOT_IMPLEMENTED
+        world.ask("SELECT count() FROM events", settings={"additional_table_filters": filters})
+    assert refused.value.code == Code.TOO_DEEP_RECURSION

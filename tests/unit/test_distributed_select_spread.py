@@ -227,7 +227,7 @@ def test_what_shards_join_by_themselves_is_merged(world: World, sql: str, of_all
     ("sql", "of_all"),
     [
         (
-            "SELECT sum(id IN (SELECT id * 3 FROM people)) s, max(id IN (SELECT 3 FROM people)) m FROM events",
+            "SELECT sum(id IN (SELECT id*3 FROM people)) s, max(id IN (SELECT 3 FROM people)) m FROM events",
             "SELECT sum(s) AS s, max(m) AS m FROM (@)",
         ),
         (

@@ -7,10 +7,12 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
 
+from engine.errors import Code, SqlError
 from engine.names import TableName
 from engine.node.distributed.failover import Failover
 from engine.node.distributed.guard import is_mutation
 from engine.node.distributed.selects import DistributedSelects
+from engine.node.distributed.settings_around import settings_of_statement
 from engine.node.distributed.subquery_values import (
     MOST_CHARACTERS,
     MOST_IN_KEEPER,
@@ -23,6 +25,12 @@ from engine.node.distributed.subquery_values import (
     with_values_in_conditions,
     with_values_in_rows,
 )
+from engine.node.distributed.table_filters import (
+    FILTERS,
+    filters_text,
+    table_filters,
+    with_filters_in_text,
+)
 from engine.node.replicated.waiting import flag, number, settings_of
 from engine.node.statement import Asked
 from engine.sql import Statement, StatementKind, parse_statement
@@ -32,6 +40,8 @@ _WITH_CONDITION = frozenset(
 )
 
 
+_MOST_FILTERS = 8
+"""So deep may filters of tables be that filters read."""
 _MOST_BYTES = "max_query_size"
 _USUAL_BYTES = 1 << 18
 
@@ -63,10 +73,46 @@ class AskedFirst:
             return asked
         return asked if sql == asked.sql else _with_text(asked, sql)
 
+    async def with_filters(self, asked: Asked, depth: int = 0) -> Asked:
+        """The request with values in the conditions of `additional_table_filters` that the statement needs:
+        a shard has not the tables of this node. Raises SqlError."""
+        settings = settings_of(asked)
+        if FILTERS not in asked.sql and not settings.get(FILTERS):
+            return asked
+        needed = await self._selects.names_of_filters(asked)
+
+        async def with_values(name: str, condition: str) -> str:
+            if name.rpartition(".")[2] not in needed:
+                return condition
+            if depth >= _MOST_FILTERS:
+                raise SqlError(
+                    Code.TOO_DEEP_RECURSION, f"The filter of {name} in {FILTERS} reads {name} itself."
+                )
+            value = partial(self._of_filter, asked, depth)
+            return await with_values_in_conditions(condition, value)
+
+        asked = replace(asked, sql=await with_filters_in_text(asked.sql, with_values))
+        given = table_filters(settings)
+        own = {name: await with_values(name, condition) for name, condition in given.items()}
+        if own == given:
+            return asked
+        return replace(asked, settings={**asked.settings, FILTERS: filters_text(own)})
+
+    async def _of_filter(self, asked: Asked, depth: int, subquery: Subquery) -> str:
+        filters = settings_of_statement(asked, asked.sql).get(FILTERS, "")
+        asked = replace(
+            asked, sql=f"SELECT ({subquery.select})", settings={**asked.settings, FILTERS: filters}
+        )
+        asked = await self.with_filters(asked, depth + 1)
+        return await self._asked(asked, MOST_IN_KEEPER, subquery)
+
     async def _value(self, asked: Asked, most: int, subquery: Subquery) -> str | None:
-        select = subquery.select
-        if not await self._selects.reads_distributed(select, asked.current_database):
+        if not await self._selects.reads_distributed(subquery.select, asked.current_database):
             return None
+        return await self._asked(asked, most, subquery)
+
+    async def _asked(self, asked: Asked, most: int, subquery: Subquery) -> str:
+        select = subquery.select
         asked = replace(asked, format="TabSeparatedRaw")
         match subquery.meaning:
             case Meaning.VALUE:

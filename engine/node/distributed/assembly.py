@@ -31,7 +31,7 @@ from engine.node.distributed.name_changes import is_among, keeps_names, names_gi
 from engine.node.distributed.overlooked import make_overlooked_an_error
 from engine.node.distributed.peer_health import PeerHealth
 from engine.node.distributed.replacing import Replacing
-from engine.node.distributed.selects import DistributedSelects
+from engine.node.distributed.selects import READING, DistributedSelects
 from engine.node.distributed.show import DistributedTablesView, ShowDistributed
 from engine.node.distributed.sinks import Here, NodeSink
 from engine.node.distributed.spools import Spools
@@ -199,6 +199,8 @@ class DistributedNode:
     async def prepare_read(self, asked: Asked, statement: Statement, failover: Failover) -> Asked:
         """The request with every Distributed table that it reads replaced. Raises SqlError."""
         asked = await self.with_values(asked, statement)
+        if len(self.tables) and statement.kind in READING:
+            asked = await self._asked_first.with_filters(asked)
         return await self._selects.prepare(asked, statement, failover)
 
     async def with_values(self, asked: Asked, statement: Statement) -> Asked:

@@ -24,6 +24,7 @@ from engine.distributed.select.template import (
     Reference,
     Slot,
     Template,
+    alias_behind,
     make_template,
     table_names,
 )
@@ -66,7 +67,7 @@ from engine.node.statement import Asked
 from engine.sql import Statement, StatementKind
 from engine.sql.output import without_output_clauses
 
-_READING = frozenset(
+READING = frozenset(
     {StatementKind.SELECT, StatementKind.EXPLAIN, StatementKind.INSERT, StatementKind.CREATE_TABLE}
 )
 _EXPLAIN_AST = re.compile(r"\s*EXPLAIN\s+AST\b", re.IGNORECASE)
@@ -126,6 +127,14 @@ class DistributedSelects:
         """Whether a text, in a database, reads Distributed tables, however indirectly."""
         return await self._views.select_reads_distributed(sql, database)
 
+    async def names_of_filters(self, asked: Asked) -> frozenset[str]:
+        """What `additional_table_filters` may call what a statement reads, without databases."""
+        found = {alias for ref in table_names(asked.sql) if (alias := alias_behind(asked.sql, ref.end))}
+        for name in await self._views.all_names(asked.sql, asked.current_database):
+            table = await self._tables.find(name)
+            found |= {name.table} if table is None else {name.table, table.definition.table}
+        return frozenset(found)
+
     def failover(self, asked: Asked, statement: Statement) -> Failover:
         """What `prepare` needs to know of a statement that it may be given more than once."""
         return Failover(self._health, asked, statement)
@@ -172,7 +181,7 @@ class DistributedSelects:
         failover.early = None
         if statement.kind is StatementKind.DESCRIBE and has_table_functions(asked.sql):
             return await self._described(asked, failover)
-        if statement.kind not in _READING or _EXPLAIN_AST.match(asked.sql):
+        if statement.kind not in READING or _EXPLAIN_AST.match(asked.sql):
             return asked
         if statement.kind is StatementKind.SELECT and ONE_ROW.match(asked.sql):
             asked = with_one_row(asked, takes_settings=True)

@@ -9,24 +9,55 @@ Source: buildAdditionalFiltersIfNeeded in ClickHouse's PlannerJoinTree.cpp.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from engine.distributed.select.template import table_names
 from engine.errors import Code, SqlError
 from engine.names import TableName, quote_string
 from engine.sql.cursor import Cursor
+from engine.sql.edit import Edit, apply_edits
 from engine.sql.tokens import TokenKind, literal_value
 
-_SETTING = "additional_table_filters"
+FILTERS = "additional_table_filters"
 
 
 def table_filters(settings: Mapping[str, str]) -> Mapping[str, str]:
     """Name to condition, in their order. Raises SqlError 36 for a value that is no map of strings."""
-    found: dict[str, str] = {}
-    text = settings.get(_SETTING, "").strip()
+    text = settings.get(FILTERS, "").strip()
     cursor = Cursor(text)
-    if not text or not cursor.accept("{"):
+    if not text or cursor.word != "{":
         return _nothing(text)
+    return _map(cursor, text)
+
+
+async def with_filters_in_text(sql: str, changed: Callable[[str, str], Awaitable[str]]) -> str:
+    """A statement in whose SETTINGS each condition is what `changed` makes of it, with its name. Raises
+    SqlError as `table_filters`."""
+    if FILTERS not in sql:
+        return sql
+    cursor, edits = Cursor(sql), []
+    for at, token in enumerate(cursor.tokens):
+        if token.text != FILTERS or cursor.words[at + 1 : at + 3] != ["=", "{"]:
+            continue
+        cursor.at = at + 2
+        begin = cursor.token.start
+        filters = _map(cursor, sql[begin:])
+        new = {name: await changed(name, condition) for name, condition in filters.items()}
+        if new != filters:
+            edits.append(Edit(begin, cursor.last_end, filters_text(new)))
+    return apply_edits(sql, edits)
+
+
+def filters_text(filters: Mapping[str, str]) -> str:
+    """The value of the setting."""
+    return (
+        "{" + ", ".join(f"{quote_string(name)}:{quote_string(text)}" for name, text in filters.items()) + "}"
+    )
+
+
+def _map(cursor: Cursor, text: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    cursor.accept("{")
     while not cursor.accept("}"):
         name, condition = (
             cursor.tokens[cursor.at : cursor.at + 1],
@@ -53,7 +84,7 @@ def filter_of(settings: Mapping[str, str], name: TableName | None, *, alias: str
     if "SELECT" in Cursor(condition).words or table_names(f"SELECT {condition}"):
         raise SqlError(
             Code.NOT_IMPLEMENTED,
-            f"A condition of {_SETTING} for a Distributed table may not read other tables.",
+            f"A condition of {FILTERS} for a Distributed table cannot read other tables in this way.",
             hint="Write the condition into WHERE.",
         )
     return condition
@@ -61,7 +92,7 @@ def filter_of(settings: Mapping[str, str], name: TableName | None, *, alias: str
 
 def filter_setting(name: TableName, condition: str) -> Mapping[str, str]:
     """The setting, for a table on another node."""
-    return {_SETTING: f"{{{quote_string(f'{name.database}.{name.table}')}:{quote_string(condition)}}}"}
+    return {FILTERS: filters_text({f"{name.database}.{name.table}": condition})}
 
 
 def _nothing(text: str) -> Mapping[str, str]:
@@ -71,4 +102,4 @@ def _nothing(text: str) -> Mapping[str, str]:
 
 
 def _no_map(text: str) -> SqlError:
-    return SqlError(Code.BAD_ARGUMENTS, f"Setting {_SETTING} = {text} is no map of strings.")
+    return SqlError(Code.BAD_ARGUMENTS, f"Setting {FILTERS} = {text} is no map of strings.")
