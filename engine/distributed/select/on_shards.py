@@ -239,6 +239,7 @@ class _Cut:
         keys, _ = keys_of(cursor, parts.get("GROUP"))
         made = [(key, f"__g{number}") for number, key in enumerate(keys)]
         replacements = [(clauses.token_texts(key), name) for key, name in made]
+        replacements.sort(key=lambda one: -len(one[0]))  # one key may be a part of another
         calls = sorted(calls_of(f"{select} {upper}", names), key=lambda one: (-len(one.tokens), one.tokens))
         for number, call in enumerate(calls):
             made.append((f"{call.name}{call.rest}", f"__a{number}"))

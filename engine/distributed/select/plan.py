@@ -7,7 +7,8 @@ right.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import itertools
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from engine.distributed.select import pushing
@@ -59,6 +60,11 @@ class Analysis:
     """The statement of `phases` is a SELECT that ends with it, without clauses about its output."""
     is_understood: bool = True
     """ClickHouse's analysis took the statement."""
+
+    @property
+    def reads(self) -> Iterator[RemoteSelect]:
+        """All that may be chosen but for `phases`."""
+        return itertools.chain.from_iterable(self.choices)
 
     @property
     def has_one_row(self) -> bool:
