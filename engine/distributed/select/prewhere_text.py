@@ -89,9 +89,10 @@ def find_prewheres(cursor: Cursor, tables: Sequence[Candidate]) -> list[Prewhere
         if word != "PREWHERE" or is_name:
             continue
         begin = _from_before(cursor.words, at)
-        is_behind = (_is_clause(cursor.words, place) for place, _ in _outside_brackets(cursor, begin + 1, at))
-        if begin < 0 or any(is_behind):
-            continue  # `SELECT prewhere`, `ORDER BY prewhere`
+        before = [place for place, _ in _outside_brackets(cursor, begin + 1, at)]
+        is_behind = any(_is_clause(cursor.words, one) and cursor.words[one] != "OFFSET" for one in before)
+        if begin < 0 or is_behind:
+            continue  # `SELECT prewhere`, `ORDER BY prewhere`; there may be SAMPLE … OFFSET before the clause
         end = _clause_end(cursor, at + 1)
         is_of_join = any(word in ("JOIN", ",") for _, word in _outside_brackets(cursor, begin, at))
         table: int | None = begin + 1

@@ -34,3 +34,4 @@ SELECT `order` AS prewhere FROM one.k PREWHERE `order` < 9 ORDER BY prewhere
 SELECT `order` AS prewhere, count() FROM one.k PREWHERE prewhere < 9 AND NOT prewhere = 3 WHERE prewhere > 1 GROUP BY prewhere ORDER BY prewhere
 SELECT prewhere.order FROM one.k AS prewhere PREWHERE prewhere.limit = 1 ORDER BY prewhere.order LIMIT 3
 SELECT `limit` AS where, `order` AS limit FROM one.k PREWHERE where = 1 AND 7 > limit ORDER BY where, limit
+SELECT count(), max(a.id) FROM one.events AS a SAMPLE 1 / 2 OFFSET 1 / 4 PREWHERE a.id > 9 WHERE a.city != 'Rome' ORDER BY 1
