@@ -16,7 +16,7 @@ from typing import Protocol
 from engine.errors import Code, OnclusterError, SqlError
 from engine.node.cluster_waits import ClusterWaits
 from engine.node.distributed.failover import BegunAnswer, Failover
-from engine.node.distributed.overlooked import is_overlooked
+from engine.node.distributed.overlooked import is_overlooked, overlooked_explained
 from engine.node.kill_query import kill_query
 from engine.node.node_commands import NodeCommands
 from engine.node.parallel import run_in_turn
@@ -309,7 +309,8 @@ class StatementRouter:
             statement = parse_statement(head)
         await self._check(asked, statement)
         if self._distributed is None or not insert.input_structure:
-            return await self._insert_rows(asked, statement, insert, rows)
+            with overlooked_explained():
+                return await self._insert_rows(asked, statement, insert, rows)
         # It is a SELECT, which may read Distributed tables beside the rows.
         failover = self._distributed.failover(asked, statement)
         asked = await self._distributed.prepare_read(replace(asked, sql=insert.head), statement, failover)

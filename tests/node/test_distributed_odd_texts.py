@@ -215,6 +215,19 @@ def test_the_pipeline_of_an_insert_is_explained(cluster: Cluster) -> None:
     assert cluster.n1.query("SELECT count() FROM t1_d") == "20\n"
 
 
+@pytest.mark.parametrize("table", ["here", "t1_d", "t1"])
+def test_rows_that_are_no_text_of_a_statement_any_more_have_no_such_subquery(
+    cluster: Cluster, table: str
+) -> None:
+    """Rows that are longer than a statement may be are a stream, which nobody looks into."""
+    n1 = cluster.n1
+    before = n1.query(f"SELECT count() FROM {table}")
+    rest = "" if table == "here" else ", 'x'"
+    rows = ", ".join(f"({number}{rest})" for number in range(40_000))
+    assert refused(n1, f"INSERT INTO {table} VALUES {rows}, ((SELECT max(k) FROM t1_d){rest})").code == 48
+    assert n1.query(f"SELECT count() FROM {table}") == before
+
+
 def test_a_function_that_would_read_an_empty_table_is_refused(cluster: Cluster) -> None:
     assert refused(cluster.n1, "CREATE FUNCTION of_all AS x -> x + (SELECT count() FROM t1_d)").code == 48
     cluster.n1.query("CREATE FUNCTION of_here AS x -> x + (SELECT count() FROM numbers(3))")

@@ -9,6 +9,9 @@ chDB keeps its database `system` in memory: the view is made when the node start
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from engine.errors import Code, SqlError
 from engine.names import TableName, quote_string
 from engine.node.replicated.local_tables import LocalTables
@@ -39,3 +42,14 @@ def is_overlooked(error: SqlError) -> bool:
 def explained(error: SqlError) -> SqlError:
     """The same, or the view's error as one of the node's own."""
     return SqlError(Code.NOT_IMPLEMENTED, f"{_TEXT}.", hint=_HINT) if is_overlooked(error) else error
+
+
+@contextmanager
+def overlooked_explained() -> Iterator[None]:
+    """What runs inside raises the view's error as one of the node's own."""
+    try:
+        yield
+    except SqlError as error:
+        if is_overlooked(error):
+            raise explained(error) from error
+        raise
