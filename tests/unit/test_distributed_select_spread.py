@@ -117,8 +117,8 @@ def test_groups_that_are_not_merged_are_ordered_and_limited_together(world: Worl
 def with_totals(answer: str) -> tuple[list[str], str]:
     """The rows, and the totals behind an empty line."""
     if answer.startswith("\n"):  # no rows: chDB writes totals before names then
-        _, totals, *head = answer.splitlines()
-        return rows("\n".join(head)), f"{totals}\n"
+        _, of_nothing, *names = answer.splitlines()
+        return rows("\n".join(names)), f"{of_nothing}\n"
     head, has_totals, totals = answer.rpartition("\n\n")
     return (rows(head), totals) if has_totals else (rows(answer), "")
 

@@ -118,9 +118,9 @@ def test_shards_answer_by_themselves_and_are_put_together(world: World, seed: in
         assert found == united, f"seed {seed} {mode}: {query.body}"
     if query.is_grouped or is_local:
         merging = "2" if query.is_grouped else "0"
-        united = " UNION ALL ".join(f"SELECT * FROM ({part})" for part in parts)
+        together = " UNION ALL ".join(f"SELECT * FROM ({part})" for part in parts)
         distinct = "DISTINCT " if "DISTINCT " in query.body[:16] else ""
         answer = asked(world, query.body + query.order, merging, mode)
         if answer is not None:
-            expected = world.bench.ask(f"SELECT {distinct}* FROM ({united}){query.order}")
+            expected = world.bench.ask(f"SELECT {distinct}* FROM ({together}){query.order}")
             assert answer == expected, f"seed {seed} {mode}: {query.body}{query.order}"
