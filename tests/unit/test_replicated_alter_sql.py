@@ -130,7 +130,6 @@ def test_commands_about_partitions(command: str, expected: PartitionCommand) -> 
 @pytest.mark.parametrize(
     ("command", "code"),
     [
-        ("MOVE PARTITION 1 TO DISK 'd'", 48),
         ("MOVE PART 'x' TO SHARD '/s'", 48),
         ("REPLACE PARTITION 1", 62),
         ("FETCH PARTITION 1", 62),
