@@ -108,6 +108,14 @@ PARTITION, PART, TABLE = Subject.PARTITION, Subject.PART, Subject.TABLE
             PartitionCommand(Action.MOVE_TO_TABLE, PARTITION, "1", TableName("d", "x")),
         ),
         (
+            "MOVE PARTITION 1 TO DISK 'd'",
+            PartitionCommand(Action.MOVE_TO_PLACE, PARTITION, "1", place="DISK 'd'"),
+        ),
+        (
+            "MOVE PART 'p' TO VOLUME 'v'",
+            PartitionCommand(Action.MOVE_TO_PLACE, PART, "p", place="VOLUME 'v'"),
+        ),
+        (
             "FETCH PARTITION 1 FROM '/a/b'",
             PartitionCommand(Action.FETCH, PARTITION, "1", path="/a/b"),
         ),
@@ -130,6 +138,7 @@ def test_commands_about_partitions(command: str, expected: PartitionCommand) -> 
 @pytest.mark.parametrize(
     ("command", "code"),
     [
+        ("MOVE PARTITION 1 TO DISK d", 62),
         ("MOVE PART 'x' TO SHARD '/s'", 48),
         ("REPLACE PARTITION 1", 62),
         ("FETCH PARTITION 1", 62),
