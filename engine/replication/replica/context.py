@@ -261,6 +261,6 @@ class ReplicaContext:
             raise SqlError(
                 Code.TABLE_IS_READ_ONLY,
                 f"Table {self.name} is in readonly mode (replica path: {self.me.root}): {reason}",
-                hint="It comes back by itself when Keeper can be reached; see system.replicas.",
+                hint="The node tries again by itself; see zookeeper_exception in system.replicas.",
             )
         return self.keeper
