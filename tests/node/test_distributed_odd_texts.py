@@ -261,3 +261,10 @@ def test_a_new_table_with_such_a_constraint_is_refused(cluster: Cluster, read: s
         n1.query("DROP TABLE held")
     finally:
         n1.query("DROP VIEW seen_everywhere")
+
+
+def test_what_keeps_overlooked_tables_from_being_empty_cannot_be_dropped(cluster: Cluster) -> None:
+    for change in ("DROP VIEW", "DROP TABLE", "DETACH VIEW", "TRUNCATE TABLE"):
+        assert refused(cluster.n1, f'{change} system."a Distributed table"').code == 497
+    assert refused(cluster.n1, 'RENAME TABLE system."a Distributed table" TO default.away').code == 497
+    assert refused(cluster.n1, "SELECT count() FROM loop(t1_d) LIMIT 1").code == 48

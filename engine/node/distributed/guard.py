@@ -13,6 +13,7 @@ from engine.distributed.definition import argument_name, engine_arguments
 from engine.errors import Code, SqlError
 from engine.names import TableName
 from engine.node.distributed.kept_expressions import kept_expression_refused
+from engine.node.distributed.overlooked import OVERLOOKED
 from engine.node.distributed.tables import DistributedTables
 from engine.node.merged_tables import literal
 from engine.node.statement import Answer, Asked
@@ -33,7 +34,7 @@ def concerns_guard(statement: Statement) -> bool:
     """Whether the guard has to see the statement."""
     is_made = statement.kind in _CREATES and statement.engine is not None and statement.engine in _ENGINES
     is_kept = statement.kind in _DICTIONARIES or _kept_expression(statement) is not None
-    return is_made or is_kept or is_mutation(statement)
+    return is_made or is_kept or is_mutation(statement) or OVERLOOKED in statement.tables
 
 
 def _kept_expression(statement: Statement) -> str | None:
@@ -63,6 +64,11 @@ class DistributedGuard:
     async def run(self, asked: Asked, statement: Statement) -> Answer | None:
         if not concerns_guard(statement) or not (names := await self._tables.names()):
             return None
+        if OVERLOOKED in statement.tables:
+            raise SqlError(
+                Code.ACCESS_DENIED,
+                f"{OVERLOOKED} is what chDB reads in the place of a Distributed table: it stays as it is.",
+            )
         if is_mutation(statement):
             if await self._reads_distributed(asked.sql, asked.current_database):
                 raise SqlError(
