@@ -1,4 +1,4 @@
-"""Texts in which a Distributed table is easily overlooked, on real nodes: chDB would read no rows of it."""
+"""Texts in which a Distributed table is easily overlooked, on real nodes: chDB cannot read it."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ Safety argument. A record is written before chDB's table is made and removed aft
 (temporary file, fsync, rename, fsync of the directory). A crash between leaves a record without a table: the
 next start removes it, and puts aside what its table still had to send. There is never a table without its
 record.
-A record that cannot be read keeps its table from being used, since in chDB it is an empty table; it keeps
+A record that cannot be read keeps its table from being used, since nobody knows where its rows are; it keeps
 nothing else from being used. Its file, and what waits to be sent, stay.
 """
 

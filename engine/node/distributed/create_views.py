@@ -46,9 +46,9 @@ class CreateViews:
         words = Cursor(asked.sql).words
         about = (*(ref.name for ref in read), *written)[0]
         if not self._has_views:
-            why = "this node has no Keeper, and without one views are chDB's, which holds no rows of it."
+            why = "this node has no Keeper, and without one views are chDB's, which cannot read it."
         elif "REFRESH" in words:
-            why = "chDB, which refreshes it, would read no rows, and lose those that it writes."
+            why = "chDB, which refreshes it, can neither read it nor write to it."
         elif read and len({ref.name for ref in refs}) > 1 and not _is_source(asked.sql, read[0], refs):
             why = (
                 "it may read others too only if the Distributed one is the first table of FROM: an INSERT "

@@ -133,7 +133,7 @@ class DistributedExecutor:
         )
 
     async def _readable(self, execution: Execution, statement: Statement) -> Execution:
-        """What reads Distributed tables, which are empty in chDB: CREATE TABLE … AS SELECT, and subqueries of
+        """What reads Distributed tables, which chDB cannot: CREATE TABLE … AS SELECT, and subqueries of
         DELETE and UPDATE. Raises SqlError for constraints that would read some."""
         if is_mutation(statement):
             return await self._with_values(execution, statement)

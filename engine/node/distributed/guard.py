@@ -92,8 +92,8 @@ class DistributedGuard:
         if found is not None:
             raise SqlError(
                 Code.NOT_IMPLEMENTED,
-                f"{what} cannot use the Distributed table {found}: chDB would read no rows from it, and "
-                "lose those that it writes.",
+                f"{what} cannot use the Distributed table {found}: chDB can neither read it nor write "
+                "to it by itself.",
                 hint=hint,
             )
         return None

@@ -1,7 +1,7 @@
 """Constraints of a CREATE TABLE that would read Distributed tables.
 
-chDB keeps the text of a constraint and runs it by itself with every INSERT. It would read no rows from such a
-table, and the addresses of shards must not be kept in a definition either, so these are refused.
+chDB keeps the text of a constraint and runs it by itself with every INSERT. It cannot read such a table, and
+the addresses of shards must not be kept in a definition either, so these are refused.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from engine.sql.cursor import Cursor
 def kept_expression_refused(what: str) -> SqlError:
     return SqlError(
         Code.NOT_IMPLEMENTED,
-        f"{what} cannot read Distributed tables: chDB would read no rows from them.",
+        f"{what} cannot read Distributed tables: chDB runs it by itself, and they are not chDB's.",
         hint="Make a view of the subquery, and read that where it is needed.",
     )
 

@@ -31,7 +31,9 @@ MOST_IN_KEEPER = 100_000
 """Of one value in what replicas have to do: Keeper keeps it, and each of them gives it to chDB, which reads
 statements of up to 256 KiB."""
 
-_MAY_BEGIN = re.compile(r"\(\s*(?:SELECT|WITH|FROM)\b|\bIN\b", re.IGNORECASE)
+_BEGINS = r"\(\s*(?:SELECT|WITH|FROM)\b"
+_MAY_BE_IN_ROWS = re.compile(_BEGINS, re.IGNORECASE)
+_MAY_BE_IN_CONDITIONS = re.compile(rf"{_BEGINS}|\bIN\b", re.IGNORECASE)
 _WORDS = frozenset({"SELECT", "WITH", "FROM"})
 _SET_OPERATIONS = frozenset({"UNION", "EXCEPT", "INTERSECT"})
 
@@ -66,7 +68,7 @@ ValueOf = Callable[[Subquery], Awaitable[str | None]]
 async def with_values_in_rows(sql: str, value: ValueOf) -> str:
     """An INSERT with values for subqueries among its rows, behind VALUES or FORMAT Values. The rows are no
     tokens of the statement: they may be many, and are seldom SQL."""
-    if _MAY_BEGIN.search(sql) is None:
+    if _MAY_BE_IN_ROWS.search(sql) is None:
         return sql
     tokens = Cursor(sql).tokens
     if len(tokens) < 2 or tokens[-1].kind is not TokenKind.DATA or tokens[-2].text.upper() != "VALUES":
@@ -78,7 +80,7 @@ async def with_values_in_rows(sql: str, value: ValueOf) -> str:
 async def with_values_in_conditions(sql: str, value: ValueOf) -> str:
     """A DELETE, UPDATE or KILL with values for subqueries, and tables behind IN, anywhere in it; a SHOW with
     values for those of its condition and its LIMIT."""
-    if _MAY_BEGIN.search(sql) is None:
+    if _MAY_BE_IN_CONDITIONS.search(sql) is None:
         return sql
     cursor = Cursor(sql)
     begin = 0

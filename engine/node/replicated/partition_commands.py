@@ -204,6 +204,9 @@ class PartitionCommands:
 
     async def _move_to_place(self, ctx: ReplicaContext, asked: Asked, command: PartitionCommand) -> None:
         """On this node only; chDB knows its disks and volumes."""
+        table = self._tables.find(ctx.name)
+        if table is None:
+            raise SqlError(Code.UNKNOWN_TABLE, f"Table {ctx.name} does not exist: it is not attached.")
 
         async def run(local: Mapping[str, str]) -> object:
             what = quote_string(local[command.what]) if command.subject is Subject.PART else command.what
@@ -215,8 +218,7 @@ class PartitionCommands:
                 multi=False,
             )
 
-        if (table := self._tables.find(ctx.name)) is not None:
-            await on_local_parts(table, [command.what] if command.subject is Subject.PART else [], run)
+        await on_local_parts(table, [command.what] if command.subject is Subject.PART else [], run)
 
     async def _fetch(self, ctx: ReplicaContext, asked: Asked, command: PartitionCommand) -> None:
         path = command.path.rstrip("/")

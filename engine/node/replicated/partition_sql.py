@@ -175,7 +175,8 @@ def _action(c: Cursor, piece: AlterPiece) -> Action:
     if piece.command in (_A.MOVE_PARTITION_TO_SHARD, _A.UNLOCK_SNAPSHOT):
         raise SqlError(
             Code.NOT_IMPLEMENTED,
-            f"{piece.command.value} is not supported for replicated tables.",
+            f"{piece.command.value} is not supported for replicated tables: parts stay on their shard, and "
+            "no disk of a node has snapshots.",
         )
     if c.accept("DROP", "DETACHED"):
         return Action.DROP_DETACHED
