@@ -37,13 +37,19 @@ class Cluster:
         )
         return name
 
+    def sync(self, *tables: str) -> None:
+        """Any replica may be asked, and an INSERT waits for one of each shard only."""
+        for table in tables:
+            for node in self.nodes.values():
+                node.query(f"SYSTEM SYNC REPLICA {table}")
+
     def rows(self, table: str, what: str = "groupArray(k)", *, of: str = "*") -> list[Any]:
         """By shard, after its replicas have caught up; they have to agree."""
+        self.sync(table)
         found = []
         for shard in SHARDS:
             answers = []
             for host in shard:
-                self.nodes[host].query(f"SYSTEM SYNC REPLICA {table}")
                 sql = f"SELECT {what} FROM (SELECT {of} FROM {table} ORDER BY ALL)"
                 answers.append(json.loads(self.nodes[host].query(sql, default_format="JSONCompact"))["data"])
             assert answers[0] == answers[1]

@@ -26,6 +26,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         cluster.n1.query(
             "INSERT INTO t1_d SELECT number, if(number % 2 = 0, 'even', 'odd') FROM numbers(20)", **FOREGROUND
         )
+        cluster.sync("t1")
         cluster.n1.query("CREATE TABLE here (n UInt64) ENGINE = Memory")
         yield cluster
 
@@ -73,6 +74,7 @@ def test_a_value_of_a_row_keeps_its_type_and_its_bytes(cluster: Cluster) -> None
     n1, name = cluster.n1, cluster.tables("k UInt64, v String")
     quoted = "(SELECT concat('x\\'\\t', max(v), '\\n') FROM t1_d WHERE k = {})"
     n1.query(f"INSERT INTO {name}_d VALUES (3, {quoted.format(3)}), (4, {quoted.format(4)})", **FOREGROUND)
+    cluster.sync(name)
     assert n1.query(f"SELECT k, v FROM {name}_d ORDER BY k") == "3\tx\\'\\todd\\n\n4\tx\\'\\teven\\n\n"
     columns = "d Nullable(Decimal(18, 4)), a Array(String), t Tuple(UInt8, Date), e String"
     n1.query(f"CREATE TABLE of_types ({columns}) ENGINE = Memory")

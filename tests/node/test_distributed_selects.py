@@ -93,6 +93,7 @@ def test_a_select_that_asks_for_the_query_cache_is_answered_from_the_shards(clus
     sql = f"SELECT count() FROM {name}_d WHERE k >= 0"
     for rows in (4, 8, 12):
         cluster.n1.query(f"INSERT INTO {name}_d SELECT {rows} + number, 'x' FROM numbers(4)", **FOREGROUND)
+        cluster.sync(name)
         for text, settings in ((sql, {"use_query_cache": "1"}), (f"{sql} SETTINGS use_query_cache = 1", {})):
             assert cluster.n1.query(text, **settings) == f"{rows}\n"
 
@@ -177,6 +178,7 @@ def test_materialized_views_read_from_and_write_to_distributed_tables(cluster: C
     n1.query(f"{view} own_{name} ENGINE = MergeTree ORDER BY k AS SELECT k FROM {name}_d")
     n1.query(f"INSERT INTO plain_{name} SELECT number, 'x' FROM numbers(4)", **FOREGROUND)
     assert cluster.rows(name) == [[0, 2], [1, 3]]
+    cluster.sync(other)
     assert n1.query(f"SELECT k, sum(n) FROM {other}_d WHERE k < 100 GROUP BY k ORDER BY k FORMAT CSV") == (
         "0,1\n1,1\n2,1\n3,1\n"
     )
@@ -185,6 +187,7 @@ def test_materialized_views_read_from_and_write_to_distributed_tables(cluster: C
     # A token is passed on, in a form of each view's own.
     for _ in range(2):
         n1.query(f"INSERT INTO {name}_d VALUES (9, 'y')", insert_deduplication_token="t", **FOREGROUND)
+    cluster.sync(other)
     assert n1.query(f"SELECT sum(n) FROM {other}_d WHERE k = 9") == "1\n"
     n1.query(f"INSERT INTO p_{name} VALUES (11, 'z')", **FOREGROUND)
     assert cluster.rows(name) == [[0, 2], [1, 3, 9, 11]]
@@ -208,6 +211,7 @@ def test_a_materialized_view_is_filled_and_joins_other_distributed_tables(cluste
     n1 = cluster.n1
     n1.query(f"INSERT INTO {name}_d SELECT number, 'x' FROM numbers(6)", **FOREGROUND)
     n1.query(f"INSERT INTO {other}_d SELECT number, number * 10 FROM numbers(4)", **FOREGROUND)
+    cluster.sync(name, other)
     body = f"SELECT k, n FROM {name}_d JOIN {other}_d USING (k)"
     n1.query(
         f"CREATE MATERIALIZED VIEW IF NOT EXISTS m_{name} ENGINE = MergeTree ORDER BY k POPULATE AS {body}"
@@ -216,6 +220,7 @@ def test_a_materialized_view_is_filled_and_joins_other_distributed_tables(cluste
     n1.query(f"CREATE MATERIALIZED VIEW IF NOT EXISTS m_{name} ENGINE = Log POPULATE AS {body}")
     n1.query(f"INSERT INTO {name}_d VALUES (2, 'again'), (9, 'nowhere')", **FOREGROUND)
     n1.query(f"INSERT INTO {other}_d VALUES (5, 7)", **FOREGROUND)
+    cluster.sync(name, other)
     assert n1.query(f"SELECT count(), sum(n) FROM m_{name}") == "5\t80\n"
     each = f"CREATE MATERIALIZED VIEW e_{name} ON CLUSTER c ENGINE = MergeTree ORDER BY k POPULATE AS {body}"
     n1.query(each)
