@@ -1,8 +1,9 @@
 """SQL databases for records: SQLite by a path, PostgreSQL by a URL.
 
-SQLite is the default (a path or `sqlite:///path`), PostgreSQL is `postgresql://…` (through psycopg2).
-Writers of one SQLite file wait for each other up to `BUSY_TIMEOUT_S`; readers never wait. Connections are
-not kept, so an engine may be used after a fork. Engines are kept: each compiles every statement once, which
+SQLite is the default (a path or `sqlite:///path`), PostgreSQL is `postgresql://…` (through psycopg2). Folder,
+file and tables are made by the first write: an address that is mistyped reads as empty, and leaves nothing.
+Whoever meets another's lock waits up to `BUSY_TIMEOUT_S`; readers of SQLite never do. Connections are not
+kept, so an engine may be used after a fork. Engines are kept: each compiles every statement once, which
 takes longer than the statement. Calls block for some milliseconds.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,9 @@ from engine.errors import ConfigError
 BUSY_TIMEOUT_S = 15
 """Who waits serves no Keeper session meanwhile, and one of the default 30 s counts as lost after two thirds
 of them: a locked database has to be told before that."""
+CONNECT_TIMEOUT_S = 5
+"""For each address of a PostgreSQL server, which takes connections also while it is stopped; a name often has
+two. The URL's own `connect_timeout` goes before it."""
 IN_MEMORY = ":memory:"
 """SQLite's name for a database that is no file, which holds no records."""
 _MODE = "oncluster_begin"
@@ -37,7 +42,7 @@ _DRIVERS = {
 def database_engine(url: str | Path, *, what: str) -> Engine:
     """An engine for the database at `url`, which holds `what` ("ledger"). Nothing is connected yet.
 
-    Raises ConfigError that says what a URL looks like, OSError when SQLite's folder cannot be made.
+    Raises ConfigError that says what a URL looks like.
     """
     text = str(url)
     if "://" not in text:
@@ -58,10 +63,8 @@ def database_engine(url: str | Path, *, what: str) -> Engine:
                 hint="Use a path or sqlite:///path, or postgresql://user:password@host/database.",
             )
         parsed = parsed.set(drivername=_DRIVERS[backend])
-        if backend == "sqlite":
-            if not parsed.database or parsed.database == IN_MEMORY:
-                raise ConfigError(f"The {what} needs a file: a database in memory is gone with its process.")
-            Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+        if backend == "sqlite" and (not parsed.database or parsed.database == IN_MEMORY):
+            raise ConfigError(f"The {what} needs a file: a database in memory is gone with its process.")
         return _engine(parsed)
     except (ArgumentError, NoSuchModuleError) as error:
         raise ConfigError(f"The {what}'s URL cannot be read.", hint=str(error)) from error
@@ -75,10 +78,14 @@ def database_engine(url: str | Path, *, what: str) -> Engine:
 
 @functools.lru_cache(maxsize=32)
 def _engine(url: URL) -> Engine:
-    engine = sa.create_engine(url, poolclass=NullPool)
-    if engine.dialect.name == "sqlite":
+    if url.get_backend_name() == "sqlite":
+        engine = sa.create_engine(url, poolclass=NullPool)
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
+        return engine
+    limits = {} if "connect_timeout" in url.query else {"connect_timeout": CONNECT_TIMEOUT_S}
+    engine = sa.create_engine(url, poolclass=NullPool, connect_args=limits)
+    event.listen(engine, "begin", _begin_postgresql)
     return engine
 
 
@@ -87,13 +94,25 @@ def shown_url(url: str) -> str:
     return make_url(url).render_as_string(hide_password=True)
 
 
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """What a database is to hold: whether it is there, and how it is made, also by several at once."""
+
+    are_there: Callable[[Connection], bool]
+    make: Callable[[Connection], None]
+
+
 class Database:
     """Connections to one database. `refusal` makes of the database's complaint, and of the URL, the error to
     raise."""
 
-    def __init__(self, engine: Engine, refusal: Callable[[SQLAlchemyError, str], Exception]) -> None:
+    def __init__(
+        self, engine: Engine, refusal: Callable[[SQLAlchemyError | OSError, str], Exception], tables: Tables
+    ) -> None:
         self._engine = engine
         self._refusal = refusal
+        self._tables = tables
+        self._is_made = False
 
     @property
     def url(self) -> str:
@@ -105,9 +124,38 @@ class Database:
         """`sqlite` or `postgresql`."""
         return self._engine.dialect.name
 
+    @property
+    def is_made(self) -> bool:
+        """Whether its tables are there. Makes nothing. Raises what `refusal` makes."""
+        if not self._is_made and not self._is_absent():
+            with self._connected("DEFERRED") as connection:
+                self._is_made = self._tables.are_there(connection)
+        return self._is_made
+
+    def make(self) -> None:
+        """Folder, file and tables where they are missing. Raises what `refusal` makes."""
+        if self.is_made:
+            return
+        if (file := self._file) is not None:
+            try:
+                file.parent.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise self._refusal(error, self.url) from error
+        with self._connected("IMMEDIATE") as connection:
+            self._tables.make(connection)
+        self._is_made = True
+
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A connection on which all reads see the same instant. Raises what `refusal` makes."""
+        """A connection on which all reads see the same instant; of one that is not made, empty tables.
+
+        Raises what `refusal` makes.
+        """
+        if not self.is_made:
+            with _in_memory().connect() as connection, connection.begin():
+                self._tables.make(connection)
+                yield connection
+            return
         with self._connected("DEFERRED") as connection:
             if self.dialect == "postgresql":
                 connection.execute(sa.text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
@@ -116,8 +164,26 @@ class Database:
     @contextlib.contextmanager
     def writing(self) -> Iterator[Connection]:
         """One transaction, committed at the end. Raises what `refusal` makes."""
+        self.make()
         with self._connected("IMMEDIATE") as connection:
             yield connection
+
+    def _is_absent(self) -> bool:
+        """Whether there is certainly no file. On a disk that cannot be looked at it may be."""
+        try:
+            if (file := self._file) is not None:
+                file.stat()
+        except FileNotFoundError:
+            return True
+        except OSError as error:
+            raise self._refusal(error, self.url) from error
+        return False
+
+    @property
+    def _file(self) -> Path | None:
+        """None where it is no file."""
+        name = self._engine.url.database
+        return Path(name) if self.dialect == "sqlite" and name else None
 
     @contextlib.contextmanager
     def _connected(self, mode: str) -> Iterator[Connection]:
@@ -126,6 +192,12 @@ class Database:
                 yield connection
         except SQLAlchemyError as error:
             raise self._refusal(error, self.url) from error
+
+
+@functools.cache
+def _in_memory() -> Engine:
+    """Each connection is a database of its own, gone when it is closed."""
+    return sa.create_engine("sqlite://", poolclass=NullPool)
 
 
 def _prepare_sqlite(dbapi_connection: Any, _record: object) -> None:
@@ -141,3 +213,8 @@ def _prepare_sqlite(dbapi_connection: Any, _record: object) -> None:
 
 def _begin_sqlite(connection: Connection) -> None:
     connection.exec_driver_sql(f"BEGIN {connection.get_execution_options().get(_MODE, 'IMMEDIATE')}")
+
+
+def _begin_postgresql(connection: Connection) -> None:
+    # Here and not in the connection's options, which a pooler such as PgBouncer may refuse.
+    connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{BUSY_TIMEOUT_S}s'")

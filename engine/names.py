@@ -7,6 +7,7 @@ observed on real servers.
 from __future__ import annotations
 
 import re
+import urllib.parse
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -25,6 +26,7 @@ STRING_ESCAPES = {
     "\t": "\\t",
     "\0": "\\0",
 }
+_ESCAPING = str.maketrans(STRING_ESCAPES)
 
 
 def escape_for_file_name(name: str) -> str:
@@ -61,7 +63,12 @@ def quote_identifier(name: str) -> str:
 
 def quote_string(value: str) -> str:
     """A single-quoted SQL string literal."""
-    return "'" + "".join(STRING_ESCAPES.get(c, c) for c in value) + "'"
+    return "'" + value.translate(_ESCAPING) + "'"
+
+
+def quote_for_url(value: str) -> str:
+    """The value of a parameter in a URL. Bytes that are no UTF-8 are sent as they are."""
+    return urllib.parse.quote(value, safe="", errors="surrogateescape")
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -50,6 +50,7 @@ from spark_apps.flights import (
     judged,
     raw_flights,
 )
+from spark_apps.java_errors import told_in_one_line
 from spark_apps.raw_files import as_path, raw_file
 
 _ROWS_PER_TASK = 1_000_000
@@ -158,6 +159,7 @@ class Load:
     def _url(address: tuple[str, int], *, secure: bool) -> str:
         return f"{'https' if secure else 'http'}://{address[0]}:{address[1]}"
 
+    @told_in_one_line()
     def run(self) -> dict[str, Any]:
         """The report. Raises OnclusterError; what is committed by then stays for the next run."""
         request = self._request

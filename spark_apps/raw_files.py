@@ -1,8 +1,8 @@
 """Where a raw file is, and how Spark is told.
 
-Spark knows a packed file by its name's end, and reads it where it is; one that is cut short fails the job. A
-zip it does not know: that is unpacked first. By .lz4 and .snappy it means forms that no other program writes,
-so these are not taken.
+Spark knows a packed file by its name's end, and reads it where it is; one that is cut short fails the load,
+and is named (`java_errors`). A zip it does not know: that is unpacked first. By .lz4 and .snappy it means
+forms that no other program writes, so these are not taken.
 """
 
 from __future__ import annotations

@@ -15,10 +15,11 @@ from engine.operations.overview.as_json import overview_json
 from engine.operations.overview.queue_grid import counts_by_host
 from engine.operations.overview.words import WORDS_OF_CELLS
 from engine.operations.site import KeeperNeed
-from engine.wording import duration
+from engine.wording import duration, shortened
 
 _COLORS = {Level.CRITICAL: "red", Level.WARNING: "yellow"}
 _MOST_TASKS = 20
+_QUERY_WIDTH = 70
 
 
 @click.group(name="cluster")
@@ -103,7 +104,7 @@ def _show_queue(overview: ClusterOverview) -> None:
     shown = [task for task in view.tasks if task.is_open or task.has_failures][:_MOST_TASKS]
     print_table(
         ("task", "statement", "hosts"),
-        [(task.name, task.query, _counts(task.cells)) for task in shown],
+        [(task.name, shortened(task.query, most=_QUERY_WIDTH), _counts(task.cells)) for task in shown],
         title=f"queue {view.path}: {len(view.tasks)} tasks; open or failed",
         empty=f"queue {view.path}: {len(view.tasks)} tasks, none open, none failed.",
     )

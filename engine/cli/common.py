@@ -30,6 +30,7 @@ from engine.errors import (
     Corrupt,
     OnclusterError,
     Refused,
+    SqlError,
     Unavailable,
     UnknownOutcome,
 )
@@ -86,6 +87,9 @@ def exit_code_for(error: BaseException) -> ExitCode:
             return ExitCode.TERMINATED
         case click.UsageError():
             return ExitCode.USAGE
+        case Refused() if not isinstance(error, SqlError):
+            # Also where it quotes the code of a host that did not finish: to repeat that changes nothing.
+            return ExitCode.REFUSED
         case OnclusterError(code=Code.UNFINISHED | Code.TIMEOUT_EXCEEDED):
             return ExitCode.UNFINISHED
         case Unavailable():
@@ -368,14 +372,13 @@ def print_table(
     """
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
-    from rich.text import Text
 
-    lines = [[Text("" if cell is None else str(cell)) for cell in row] for row in rows]
+    lines = [list(map(_cell_text, row)) for row in rows]
     if not lines:
         click.echo(empty)
         return
     shown = console()
-    if _least_width(columns, lines) > shown.width:
+    if _table_width(columns, lines, column_most=_LEGIBLE) > shown.width:
         _print_records(columns, lines, title=title)
         return
     table = Table(title=title or None, box=SIMPLE_HEAD, title_justify="left", pad_edge=False)
@@ -386,15 +389,26 @@ def print_table(
     shown.print(table)
 
 
-def _least_width(columns: Sequence[str], lines: Sequence[Sequence[Text]]) -> int:
-    """Of a table that can be read: a column is cut to lines of so many characters, and not of fewer."""
+def fits_as_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> bool:
+    """Whether `print_table` would show the rows without cutting a cell in two."""
+    return _table_width(columns, [list(map(_cell_text, row)) for row in rows]) <= console().width
+
+
+def _cell_text(cell: object) -> Text:
     from rich.text import Text
 
+    return Text("" if cell is None else str(cell))
+
+
+def _table_width(
+    columns: Sequence[str], lines: Sequence[Sequence[Text]], *, column_most: int = sys.maxsize
+) -> int:
+    """What a table needs when no column is wider than `column_most`: longer cells are cut into lines."""
     widths = (
-        max(Text(name).cell_len, *(line[number].cell_len for line in lines))
+        max([_cell_text(name).cell_len, *(line[number].cell_len for line in lines)])
         for number, name in enumerate(columns)
     )
-    return sum(min(width, _LEGIBLE) + _BETWEEN_COLUMNS for width in widths)
+    return sum(min(width, column_most) + _BETWEEN_COLUMNS for width in widths)
 
 
 def _print_records(columns: Sequence[str], lines: Sequence[Sequence[Text]], *, title: str) -> None:

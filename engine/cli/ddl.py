@@ -31,7 +31,7 @@ from engine.ddl import (
 from engine.ddl.entry import DEFAULT_VERSION
 from engine.ddl.output import DEFAULT_TIMEOUT_S
 from engine.env import SystemEnv
-from engine.errors import OnclusterError, Refused
+from engine.errors import KeeperUnavailable, OnclusterError, Refused, UnknownOutcome
 from engine.sql import parse_statement, redact
 
 
@@ -93,6 +93,8 @@ def submit(
     to it again), 5 refused.
     """
     text = sys.stdin.read() if sql == "-" else sql
+    submitted_under = token or str(SystemEnv().new_uuid())
+    again = f"Repeat it with --token {submitted_under}: it attaches to what is in the queue, or sends it now."
 
     async def work() -> tuple[Submission, EntryStatus | None, str]:
         named = cluster or parse_statement(text).on_cluster or ""
@@ -101,7 +103,7 @@ def submit(
                 text,
                 topology=opened.config.topology,
                 queue=opened.queue,
-                token=token or str(SystemEnv().new_uuid()),
+                token=submitted_under,
                 current_database=database,
                 settings=dict(_parse_setting(setting) for setting in settings),
                 entry_version=entry_version,
@@ -116,7 +118,14 @@ def submit(
                 )
             return submission, await _wait_for(opened.client, submission, timeout_s), opened.option
 
-    submission, status, queue_option = common.run_async(work())
+    try:
+        submission, status, queue_option = common.run_async(work())
+    except (KeyboardInterrupt, common.Terminated) as error:
+        error.add_note(again)
+        raise
+    except (KeeperUnavailable, UnknownOutcome) as error:
+        error.hint = f"{error.hint} {again}".strip()
+        raise
     _show_result(submission, status, timeout_s, queue_option, as_json=as_json)
 
 

@@ -19,6 +19,7 @@ from engine.cli.operations_place import (
     acting_options,
     carry_out_shown,
     exit_code_of,
+    raised_later,
     read_plan,
     show_plan,
     site_for,
@@ -33,6 +34,7 @@ from engine.operations.drift import (
     plan_drift_repair,
     record_drift,
 )
+from engine.operations.records import RecordsUnavailable
 from engine.operations.site import KeeperNeed
 
 DIFFERS = 10
@@ -51,10 +53,13 @@ def group() -> None:
 def check(config: Path | None, as_json: bool, **options: Any) -> None:
     """Say which host lacks what, or differs how, and which migration explains it. Exit code 10 if any."""
 
+    lost: list[RecordsUnavailable] = []
+
     async def work() -> DriftReport:
         async with site_for(config, options, need=KeeperNeed.OPTIONAL) as site:
             report = await check_drift(site)
-            record_drift(site, report)
+            with raised_later(lost):
+                record_drift(site, report)
             return report
 
     report = common.run_async(work())
@@ -62,6 +67,8 @@ def check(config: Path | None, as_json: bool, **options: Any) -> None:
         common.print_json(report.to_json())
     else:
         _show(report)
+    for error in lost:
+        raise error
     if report.findings:
         click.get_current_context().exit(DIFFERS)
 

@@ -27,6 +27,7 @@ from engine.cli.operations_place import (
     acting_options,
     carry_out_shown,
     exit_code_of,
+    raised_later,
     read_plan,
     show_plan,
     site_for,
@@ -38,7 +39,7 @@ from engine.operations.carrying_out import Report, carry_out
 from engine.operations.drift import check_drift, record_drift
 from engine.operations.finding import Severity
 from engine.operations.health import Depth, HealthReport, Metric, check_health, record_health
-from engine.operations.records import FindingRecord, Sample
+from engine.operations.records import FindingRecord, RecordsUnavailable, Sample
 from engine.operations.repair import OPERATION, Proof, plan_repair, prove, repair_performer
 from engine.operations.site import KeeperNeed, Site
 
@@ -91,18 +92,23 @@ def check(
 ) -> None:
     """Look at the cluster; say what is wrong, why, and what to do. Changes nothing."""
 
+    lost: list[RecordsUnavailable] = []
+
     async def work() -> HealthReport:
         async with site_for(config, options, need=KeeperNeed.OPTIONAL) as site:
             report = await _look(site, deep=deep)
-            if not no_record:
-                record_health(site, report)
-            return await _with_schemas(site, report, no_record=no_record) if schemas else report
+            with raised_later(lost):
+                if not no_record:
+                    record_health(site, report)
+            return await _with_schemas(site, report, lost, no_record=no_record) if schemas else report
 
     report = common.run_async(work())
     if as_json:
         common.print_json(report.to_json())
     else:
         show_report(report)
+    for error in lost:
+        raise error
     click.get_current_context().exit(exit_code_for(report.worst))
 
 
@@ -245,14 +251,17 @@ async def _look(site: Site, *, deep: bool) -> HealthReport:
     return await check_health(site, depth=Depth.READS_DATA if deep else Depth.TELLS)
 
 
-async def _with_schemas(site: Site, report: HealthReport, *, no_record: bool) -> HealthReport:
+async def _with_schemas(
+    site: Site, report: HealthReport, lost: list[RecordsUnavailable], *, no_record: bool
+) -> HealthReport:
     """The report with the findings of another look, which keeps its own records."""
     try:
         drift = await check_drift(site)
     except OnclusterError as error:
         return replace(report, notes=(*report.notes, f"Definitions were not compared: {error}"))
-    if not no_record:
-        record_drift(site, drift)
+    with raised_later(lost):
+        if not no_record:
+            record_drift(site, drift)
     findings = sorted([*report.findings, *drift.findings], key=lambda finding: -finding.severity)
     return replace(report, findings=tuple(findings), notes=(*report.notes, *drift.notes))
 

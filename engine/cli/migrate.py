@@ -30,6 +30,7 @@ from engine.cli.migrate_place import (
     find_folders,
     folder_options,
     ledger_option,
+    no_ledger_yet,
     node_option,
     open_ledger,
     probe_of,
@@ -276,6 +277,8 @@ def resume_command(
     """Go on with what was begun, in its direction, and begin nothing new."""
     place, ledger = Place.known(directory, cluster, config), open_ledger(ledger_url)
     opened = [r for r in ledger.records(place.migrations.cluster).values() if r.state.is_open]
+    if note := no_ledger_yet(ledger):
+        click.echo(note, err=True)
     if not opened:
         print_json({"state": RunState.DONE.value, "rows": []}) if as_json else click.echo("Nothing is open.")
         return

@@ -13,6 +13,7 @@ from engine.cli.migrate_place import (
     find_folders,
     folder_options,
     ledger_option,
+    no_ledger_yet,
     open_ledger,
     request_for,
 )
@@ -50,6 +51,7 @@ def status_command(
     for folder in find_folders(directory, cluster):
         place = Place(load_folder(folder, cluster=cluster), node)
         note = "" if no_refresh else run_async(_refresh(place, ledger))
+        note = note or no_ledger_yet(ledger)
         shown.append(ClusterStatus(place.migrations, ledger.records(place.migrations.cluster), note))
     show_status(shown, as_json=as_json)
     states = {record.state for status in shown for record in status.records.values()}
@@ -79,6 +81,8 @@ def history_command(directory: Path, cluster: str, ledger_url: str, as_json: boo
     """Show every run of the cluster and every event of its migrations, oldest first."""
     name = cluster or find_folder(directory, cluster).resolve().name
     ledger = open_ledger(ledger_url)
+    if note := no_ledger_yet(ledger):
+        click.echo(note, err=True)
     show_history(ledger.runs(name), ledger.events(name), as_json=as_json)
 
 

@@ -179,6 +179,13 @@ def open_ledger(url: str) -> Ledger:
     return Ledger(url or ledger_url_of(stack_home(), os.environ), env=SystemEnv())
 
 
+def no_ledger_yet(ledger: Ledger) -> str:
+    """What is to be said where there is none: the first run makes it, or its address is mistyped."""
+    return (
+        "" if ledger.is_made else f"There is no ledger at {ledger.url} yet: nothing is recorded as applied."
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """A folder, its cluster's configuration, and its ledger when one is needed."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from engine.cli.common import console, print_json, print_table
+from engine.cli.common import console, fits_as_table, print_json, print_table
 from engine.ddl.output import DEFAULT_TIMEOUT_S
 from engine.local.progress import ConsoleSink, Steps
 from engine.migrations.decide import describe
@@ -31,7 +31,7 @@ from engine.migrations.states import (
     untouched,
 )
 from engine.migrations.verdict import Verdict
-from engine.wording import count, moment, shortened
+from engine.wording import count, listed, moment, shortened
 
 _RUN = "migrating"
 _MOST_HOST_COLUMNS = 8
@@ -154,19 +154,16 @@ def _show_cluster(status: ClusterStatus) -> None:
         click.echo(status.note, err=True)
     every = status.all_records
     hosts = sorted({row.host for record in every for row in record.rows})
-    if len(hosts) <= _MOST_HOST_COLUMNS:
-        columns = [host.readable for host in hosts]
-        cells = [[_cell([r for r in record.rows if r.host == host]) for host in hosts] for record in every]
-    else:
-        columns, cells = ["hosts"], [[_counts(record.rows)] for record in every]
-    print_table(
-        ("version", "title", "state", *columns),
-        [
-            (record.version, record.title, _state(record), *line)
-            for record, line in zip(every, cells, strict=True)
-        ],
-        title=status.migrations.cluster,
-    )
+    rows = [(record.version, record.title, _state(record)) for record in every]
+    columns = ("version", "title", "state", *(host.readable for host in hosts))
+    table: list[Sequence[object]] = [
+        (*row, *(_cell([r for r in record.rows if r.host == host]) for host in hosts))
+        for record, row in zip(every, rows, strict=True)
+    ]
+    if len(hosts) > _MOST_HOST_COLUMNS or not fits_as_table(columns, table):
+        columns = ("version", "title", "state", "hosts")
+        table = [(*row, _hosts_by_state(record.rows)) for record, row in zip(every, rows, strict=True)]
+    print_table(columns, table, title=status.migrations.cluster)
     _show_failures([row for record in every if record.state.is_open for row in record.rows])
 
 
@@ -277,12 +274,25 @@ def _cell(rows: Sequence[LedgerRow]) -> str:
     """All statements of a migration on one host: the state furthest from done, and the time they took."""
     if not rows:
         return ""
-    order = list(CellState)
-    worst = next((row for row in rows if row.state.is_failure), None) or min(
-        rows, key=lambda row: order.index(row.state)
-    )
+    state = _worst(rows)
     took_ms = sum(row.duration_ms or 0 for row in rows)
-    return f"{worst.state} {took_ms} ms" if worst.state is CellState.DONE else worst.state.value
+    return f"{state} {took_ms} ms" if state is CellState.DONE else state.value
+
+
+def _worst(rows: Sequence[LedgerRow]) -> CellState:
+    order = list(CellState)
+    failures = (row.state for row in rows if row.state.is_failure)
+    return next(failures, None) or min((row.state for row in rows), key=order.index)
+
+
+def _hosts_by_state(rows: Sequence[LedgerRow]) -> str:
+    """All statements of a migration: how many hosts have done it, and the others by name."""
+    hosts: dict[CellState, list[str]] = {}
+    for host in sorted({row.host for row in rows}):
+        hosts.setdefault(_worst([row for row in rows if row.host == host]), []).append(host.readable)
+    done = len(hosts.pop(CellState.DONE, ()))
+    others = [f"{state}: {listed(names)}" for state, names in hosts.items()]
+    return "; ".join([f"{done} done", *others] if done else others)
 
 
 def _state(record: MigrationRecord) -> str:

@@ -8,7 +8,7 @@ import json
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,12 +30,22 @@ from engine.local.ledger_place import LEDGER_FILE, LEDGER_VARIABLE, ledger_url_o
 from engine.local.state import read_state
 from engine.operations.act import Act, ActResult, ActState, Plan
 from engine.operations.carrying_out import Performer, Report, carry_out
+from engine.operations.records import RecordsUnavailable
 from engine.operations.site import PATIENCE_S, KeeperNeed, Site, open_site
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 DATABASE_VARIABLE = "ONCLUSTER_RECORDS_URL"
 PASSWORD_VARIABLE = "ONCLUSTER_PASSWORD"
+
+
+@contextlib.contextmanager
+def raised_later(lost: list[RecordsUnavailable]) -> Iterator[None]:
+    """For keeping what was seen: without a database it is shown all the same, and `lost` raised then."""
+    try:
+        yield
+    except RecordsUnavailable as error:
+        lost.append(error)
 
 
 def site_options(command: F) -> F:
@@ -154,6 +164,11 @@ def show_plan(plan: Plan, *, as_json: bool) -> None:
     )
     for finding in plan.findings:
         click.echo(f"{finding.severity.word}: {finding.what} {finding.advice}")
+    _show_notes(plan)
+
+
+def _show_notes(plan: Plan) -> None:
+    """Whom nobody has asked, and what is left to a person: true as well when there is nothing to do."""
     for note in plan.notes:
         click.echo(f"note: {note}")
 
@@ -199,6 +214,7 @@ async def carry_out_shown(
             title=f"{plan.operation} of {plan.cluster}, run {run_id}",
             empty=f"{plan.operation} of {plan.cluster}: nothing to do.",
         )
+        _show_notes(plan)
     return report
 
 

@@ -102,4 +102,5 @@ def _failure(failed: Sequence[_Progress], status: str) -> SqlError:
         if is_unknown
         else "What was written stays. The same INSERT with its insert_deduplication_token writes the rest."
     )
-    return SqlError(first.code or Code.NETWORK_ERROR, f"{said}. Insertion status: {status}.", hint=hint)
+    message = f"{said.removesuffix('.')}. Insertion status: {status}."
+    return SqlError(first.code or Code.NETWORK_ERROR, message, hint=hint)

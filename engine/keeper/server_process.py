@@ -29,6 +29,7 @@ from engine.errors import KeeperUnavailable
 from engine.keeper.java import java_locale
 from engine.lifetime import Startable
 from engine.ports import free_ports
+from engine.processes import ProcessId
 
 log = logging.getLogger(__name__)
 
@@ -126,8 +127,8 @@ class ServerProcess(Startable):
                 start_new_session=True,  # a Ctrl-C in the terminal is for whoever started us
                 preexec_fn=_parent_death_signal() if self._ends_with_parent else None,
             )
-        started = psutil.Process(self._process.pid).create_time()
-        self._pid_path.write_text(f"{self._process.pid} {started}\n")
+        if identity := ProcessId.of(self._process.pid):
+            self._pid_path.write_text(f"{identity.to_text()}\n")
         log.info("keeper.embedded_started pid=%d port=%d", self._process.pid, self.client_port)
 
     async def wait_until_serving(self, *, timeout_s: float = 30.0) -> None:
@@ -202,11 +203,10 @@ class ServerProcess(Startable):
         # Of a child: until it is reaped. As a zombie it may have threads that still hold its port.
         is_child_alive = self._process is not None and self._process.poll() is None
         try:
-            pid, started = self._pid_path.read_text().split()
-            process = psutil.Process(int(pid))
-            is_same = process.create_time() == float(started)
-            is_alive = is_child_alive or process.status() != psutil.STATUS_ZOMBIE
-            return process if is_same and is_alive else None
+            identity = ProcessId.from_text(self._pid_path.read_text())
+            process = psutil.Process(identity.pid)
+            is_same = ProcessId.of(identity.pid) == identity
+            return process if is_same and (is_child_alive or identity.is_alive) else None
         except (OSError, ValueError, psutil.NoSuchProcess):
             return None
 

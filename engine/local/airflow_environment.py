@@ -93,6 +93,9 @@ def environment_of(settings: AirflowSettings, *, port: int, tasks_port: int) -> 
         "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",
         "AIRFLOW__SCHEDULER__TRIGGER_TIMEOUT_CHECK_INTERVAL": "2",
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",
+        # For what a killed scheduler ran: its successor looks when it starts, and takes that one for alive
+        # then, for 30 s. The time-out above is for a scheduler's own tasks.
+        "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "30",
         "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",
         "AIRFLOW__DAG_PROCESSOR__BUNDLE_REFRESH_CHECK_INTERVAL": "2",
         "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": str(settings.dags_read_every_s),
@@ -101,12 +104,18 @@ def environment_of(settings: AirflowSettings, *, port: int, tasks_port: int) -> 
         "AIRFLOW__LOGGING__NAMESPACE_LEVELS": "http.access=WARNING kazoo=WARNING airflow.jobs=WARNING "
         "airflow.serialization=WARNING airflow.models=WARNING",
     }
+    if sys.platform == "linux":
+        # The default from Python 3.14 on is a worker of the executor that imports all of Airflow once more.
+        environment["AIRFLOW__CORE__MP_START_METHOD"] = "fork"
     if settings.database_url:
         environment["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] = settings.database_url
     if not _airflow_is_compiled():
         # Each of the processes would compile all of Airflow at every start: seconds apiece.
         bytecode = settings.bytecode_dir or settings.run_dir / "pyc"
         environment["PYTHONPYCACHEPREFIX"] = str(bytecode)
+    # Tasks ask the API server on this machine, and do so by way of the proxy where the environment names one.
+    direct = [environment.get("no_proxy") or environment.get("NO_PROXY", ""), HOST, "localhost"]
+    environment["no_proxy"] = environment["NO_PROXY"] = ",".join(filter(None, direct))
     for conn_id, connection in settings.connections.items():
         environment[f"AIRFLOW_CONN_{conn_id.upper()}"] = json.dumps(connection)
     environment.update(settings.environment)

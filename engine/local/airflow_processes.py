@@ -8,12 +8,13 @@ alone (`StartedProcess.process`).
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import psutil
 
-from engine.processes import is_alive
+from engine.processes import ProcessId, is_alive
 from engine.testing.launch import Launched, Program
 
 
@@ -23,17 +24,25 @@ class StartedProcess:
 
     name: str
     pid: int
-    create_time: float
+    started: str
+
+    @property
+    def id(self) -> ProcessId:
+        return ProcessId(self.pid, self.started)
 
     def process(self) -> psutil.Process | None:
         """The living process, or None when it is gone, a zombie, or somebody else's."""
-        try:
-            process = psutil.Process(self.pid)
-            if abs(process.create_time() - self.create_time) > 1.0:
-                return None
-            return None if process.status() == psutil.STATUS_ZOMBIE else process
-        except psutil.NoSuchProcess:
-            return None
+        return self.id.process()
+
+    @property
+    def is_number_its_own(self) -> bool:
+        """Also when it is gone: nobody else has its number."""
+        return ProcessId.of(self.pid) in (None, self.id)
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> StartedProcess:
+        """Of an earlier version, which noted the time of the day, it is nobody's any more."""
+        return cls(raw["name"], raw["pid"], raw.get("started", ""))
 
 
 def detached(program: Program, output: int) -> Launched:

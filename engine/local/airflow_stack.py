@@ -43,7 +43,7 @@ from engine.local.airflow_processes import (
     with_children,
 )
 from engine.ports import free_ports, require_free
-from engine.processes import is_alive
+from engine.processes import ProcessId, is_alive
 from engine.testing.launch import Launched, Program
 from engine.testing.warm import WarmPython
 
@@ -228,12 +228,9 @@ class AirflowStack:
             launch = self._forking.launch if self._forking else detached
             process = launch(program, output.fileno())
         self._children[process.pid] = process
-        try:
-            create_time = psutil.Process(process.pid).create_time()
-        except psutil.NoSuchProcess:
-            create_time = self._env.now_s()
         assert self._state is not None
-        started = StartedProcess(name, process.pid, create_time)
+        identity = ProcessId.of(process.pid)
+        started = StartedProcess(name, process.pid, identity.started if identity else "")
         self._write_state(replace(self._state, processes=(*self._state.processes, started)))
         log.info("airflow.started component=%s pid=%d", name, process.pid)
         return process
@@ -313,13 +310,11 @@ class AirflowStack:
         Workers of a scheduler that was killed have no parent that would lead to them; they are known by their
         session, which is the killed process's.
         """
-        started = {item.pid: item.create_time for item in processes}
+        leaders = {item.pid for item in processes if item.is_number_its_own}
         family = with_children(process for item in processes if (process := item.process()) is not None)
         for process in psutil.process_iter():
             try:
-                leader = os.getsid(process.pid)
-                ours = leader in started and process.create_time() >= started[leader] - 1.0
-                if ours and any("airflow" in part for part in process.cmdline()):
+                if os.getsid(process.pid) in leaders and any("airflow" in part for part in process.cmdline()):
                     family.append(process)
             except (psutil.Error, ProcessLookupError, PermissionError):
                 continue
@@ -364,7 +359,7 @@ class AirflowStack:
             raw["port"],
             raw.get("tasks_port", 0),  # an earlier version had none
             raw["password"],
-            tuple(StartedProcess(**item) for item in raw["processes"]),
+            tuple(map(StartedProcess.from_json, raw["processes"])),
         )
 
     def _write_state(self, state: _State) -> None:

@@ -31,9 +31,10 @@ from engine.local.preflight import check
 from engine.local.progress import Steps
 from engine.local.stack_options import StackOptions
 from engine.local.state import Phase, ProcessEntry, StackState, write_state
+from engine.processes import ProcessId
 from engine.testing.guard import Guard
 from engine.testing.local_cluster import ClusterPorts, LocalCluster, StartFailed
-from engine.testing.processes import MARK, ProcessId, sweep
+from engine.testing.processes import MARK, sweep
 from engine.testing.warm import WarmPython
 
 T = TypeVar("T")
@@ -299,7 +300,7 @@ class Stack:
 
         def add(name: str, identity: ProcessId | None, address: str) -> None:
             if identity is not None:
-                entries.append(ProcessEntry(name, identity.pid, identity.started_s, address))
+                entries.append(ProcessEntry(name, identity.pid, identity.started, address))
 
         pid = self.cluster.zookeeper.pid
         add("ZooKeeper", ProcessId.of(pid) if pid else None, f"{HOST}:{self.ports.zookeeper}")
@@ -310,7 +311,7 @@ class Stack:
                 add(f"Airflow {name}", ProcessId.of(number), self.airflow.url if name == "api-server" else "")
         return StackState(
             mark=self._guard.mark,
-            owner=ProcessEntry("owner", me.pid, me.started_s),
+            owner=ProcessEntry("owner", me.pid, me.started),
             phase=self._phase,
             error=self._error,
             error_hint=self._error_hint,

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import enum
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from engine.errors import Corrupt
-from engine.testing.processes import ProcessId
+from engine.processes import ProcessId
 
 STATE_FILE = "state.json"
 
@@ -33,12 +35,17 @@ class ProcessEntry:
 
     name: str
     pid: int
-    started_s: float
+    started: str
     address: str = ""
 
     @property
     def id(self) -> ProcessId:
-        return ProcessId(self.pid, self.started_s)
+        return ProcessId(self.pid, self.started)
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> ProcessEntry:
+        """Of an earlier version, which noted the time of the day, it is nobody's any more."""
+        return cls(raw["name"], raw["pid"], raw.get("started", ""), raw["address"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +78,8 @@ class StackState:
         """Raises Corrupt."""
         try:
             raw = json.loads(text)
-            raw["owner"] = ProcessEntry(**raw["owner"])
-            raw["processes"] = tuple(ProcessEntry(**item) for item in raw["processes"])
+            raw["owner"] = ProcessEntry.from_json(raw["owner"])
+            raw["processes"] = tuple(map(ProcessEntry.from_json, raw["processes"]))
             raw["phase"] = Phase(raw["phase"])
             return cls(**raw)
         except (ValueError, TypeError, KeyError) as error:

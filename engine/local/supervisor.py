@@ -31,7 +31,8 @@ from engine.local.progress import EventReader, FileSink, Sink, Steps
 from engine.local.stack import Stack
 from engine.local.stack_options import StackOptions
 from engine.local.state import STATE_FILE, Phase, StackState, read_state, write_state
-from engine.testing.processes import ProcessId, end_all, sweep
+from engine.processes import ProcessId
+from engine.testing.processes import end_all, sweep
 
 log = logging.getLogger(__name__)
 

@@ -27,5 +27,6 @@ async def require_gone(client: DDLQueueClient, rows: Sequence[LedgerRow]) -> Non
             raise MigrationRefused(
                 f"{what} was abandoned on {host}, and its task still stands in the queue as {row.entry}: "
                 "sent again, a host that comes back would do it twice.",
-                hint="Wait until the cleaner has removed it (`oncluster cleanup apply --kind ddl`).",
+                hint="Start the host, which does it then; or wait until the cleaner has removed it, by the "
+                "queue's limit of age (`oncluster cleanup apply --kind ddl`).",
             )

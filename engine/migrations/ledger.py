@@ -57,7 +57,7 @@ class RunRow:
 
 
 class Ledger:
-    """Reading, and `writer()` for writing. Opening makes the tables where there are none."""
+    """Reading, and `writer()` for writing. The first write makes the tables where there are none."""
 
     def __init__(self, url: str | Path, *, env: Env) -> None:
         """Raises ConfigError (the URL), LedgerUnavailable, MigrationRefused (a newer schema)."""
@@ -69,8 +69,14 @@ class Ledger:
         return self._store.url
 
     @property
+    def is_made(self) -> bool:
+        """Whether there is a ledger at that address; reading makes none. Raises LedgerUnavailable."""
+        return self._store.is_made
+
+    @property
     def ledger_id(self) -> str:
-        """A UUID, made with the tables; Keeper remembers which ledger a cluster's migrations are in."""
+        """A UUID, made with the tables, now where there are none; Keeper remembers which ledger a cluster's
+        migrations are in."""
         return self._store.ledger_id
 
     # --- reading ------------------------------------------------------------------------------------------

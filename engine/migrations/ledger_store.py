@@ -18,25 +18,38 @@ from engine.migrations import ledger_schema as schema
 from engine.migrations.errors import LedgerCorrupt, LedgerUnavailable, MigrationRefused, StaleFence
 
 _ADVICE = (
-    "Is that where it is (--ledger-url, ONCLUSTER_LEDGER_URL), up, and writable? Then try again: what is "
-    "recorded already is not recorded twice."
+    "Is that where it is (--ledger-url, ONCLUSTER_LEDGER_URL), up, writable, and its disk not full? Then try "
+    "again: what is recorded already is not recorded twice."
 )
 
 
 class LedgerStore:
-    """Opening makes the tables where there are none, and brings older ones up to date.
+    """The first write makes the tables where there are none; opening brings older ones up to date.
 
     Raises ConfigError (the URL), LedgerUnavailable, MigrationRefused (a newer schema).
     """
 
     def __init__(self, url: str | Path, *, env: Env) -> None:
         self._env = env
-        try:
-            engine = database.database_engine(url, what="ledger")
-        except OSError as error:
-            raise LedgerUnavailable(f"The ledger's folder cannot be made: {error}", hint=_ADVICE) from error
-        self._database = database.Database(engine, _classified)
-        self.ledger_id = self._open()
+        self._database = database.Database(
+            database.database_engine(url, what="ledger"),
+            _classified,
+            database.Tables(lambda connection: schema.schema_state(connection) is not None, self._make),
+        )
+        self._ledger_id = self._look() if self.is_made else ""
+
+    @property
+    def is_made(self) -> bool:
+        """Whether there is a ledger. Makes none. Raises LedgerUnavailable."""
+        return self._database.is_made
+
+    @property
+    def ledger_id(self) -> str:
+        """Makes the ledger where there is none. Raises as opening."""
+        if not self._ledger_id:
+            self._database.make()
+            self._ledger_id = self._look()
+        return self._ledger_id
 
     @property
     def url(self) -> str:
@@ -54,16 +67,16 @@ class LedgerStore:
         """One transaction. Raises StaleFence, MigrationRefused and LedgerUnavailable as the database says."""
         return self._database.writing()
 
-    def _open(self) -> str:
+    def _make(self, connection: Connection) -> None:
+        _lock_schema(connection)
+        schema.create_schema(connection, ledger_id=str(self._env.new_uuid()), at_ms=self.now_ms())
+
+    def _look(self) -> str:
         with self.reading() as connection:
             state = schema.schema_state(connection)
-        if state is None or state[0] < schema.SCHEMA_VERSION:
+        if state is not None and state[0] < schema.SCHEMA_VERSION:
             with self.writing() as connection:
-                if connection.dialect.name == "postgresql":
-                    connection.execute(
-                        sa.text("SELECT pg_advisory_xact_lock(hashtextextended('oncluster', 0))")
-                    )
-                schema.create_schema(connection, ledger_id=str(self._env.new_uuid()), at_ms=self.now_ms())
+                _lock_schema(connection)
                 state = schema.schema_state(connection)
                 if state is not None and state[0] < schema.SCHEMA_VERSION:
                     schema.upgrade_schema(connection, ledger_id=state[1], at_ms=self.now_ms())
@@ -79,7 +92,13 @@ class LedgerStore:
         return ledger_id
 
 
-def _classified(error: SQLAlchemyError, url: str) -> Exception:
+def _lock_schema(connection: Connection) -> None:
+    """Until the transaction ends; SQLite's writers are alone."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.text("SELECT pg_advisory_xact_lock(hashtextextended('oncluster', 0))"))
+
+
+def _classified(error: SQLAlchemyError | OSError, url: str) -> Exception:
     """The triggers' refusals by their codes; a foreign key names something that was never recorded."""
     if not isinstance(error, DBAPIError):
         return LedgerUnavailable(f"The ledger at {url} cannot be used: {error}", hint=_ADVICE)

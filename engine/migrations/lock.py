@@ -273,11 +273,15 @@ async def look_for_run(keeper: Keeper, base: str) -> LeaseText | None:
 
 
 def check_ledger(found: LeaseText | None, *, ledger_id: str, ledger_url: str) -> None:
-    """Raises MigrationRefused when the cluster's migrations are recorded in another ledger than this one."""
+    """Raises MigrationRefused when the cluster's migrations are recorded in another ledger than this one.
+
+    `ledger_id` is empty where there is none yet.
+    """
     if found is not None and found.ledger_id and found.ledger_id != ledger_id:
+        this = f"this is the ledger {ledger_id} at" if ledger_id else "there is none at"
         raise MigrationRefused(
             f"This cluster's migrations are recorded in the ledger {found.ledger_id} at {found.ledger_url}, "
-            f"and this is the ledger {ledger_id} at {ledger_url}.",
+            f"and {this} {ledger_url}.",
             hint="Use that ledger (--ledger-url). If it is lost: mark what is applied here, "
             "then repeat with --adopt-ledger.",
         )

@@ -43,10 +43,13 @@ class LockedLedger:
     async def check(self) -> None:
         """Raises MigrationRefused when this ledger does not know what was applied on the cluster."""
         found = await lock.look(self.keeper, self.lock_path)
-        lock.check_ledger(found, ledger_id=self.ledger.ledger_id, ledger_url=self.ledger.url)
+        ledger_id = self.ledger.ledger_id if self.ledger.is_made else ""
+        lock.check_ledger(found, ledger_id=ledger_id, ledger_url=self.ledger.url)
 
     async def acquire(self, request: RunRequest) -> Lease:
         """Raises Busy (names the holder), MigrationRefused, Keeper's errors and LedgerUnavailable."""
+        if not request.adopt_ledger and not self.ledger.is_made:
+            await self.check()  # before it is made: its address may be mistyped
         claim = lock.Claim(
             run_id=request.run_id,
             holder=request.holder or request.requested_by,

@@ -202,7 +202,9 @@ def _refuse_failed(migration: Migration, record: MigrationRecord, leniency: Leni
     raise MigrationRefused(
         f"{migration.name} failed {record.direction}:\n  {lines}",
         code=next((row.code for row in failed if row.code), None),
-        hint=f"{_given_up(failed)}Remove the cause and repeat with --retry-failed, which sends what failed "
+        hint=_after_abandoning(migration.version, record.direction)
+        if all(row.state is CellState.ABANDONED for row in failed)
+        else f"{_given_up(failed)}Remove the cause and repeat with --retry-failed, which sends what failed "
         f"to the hosts where it failed; {OTHERWISE[record.direction]}.",
     )
 
@@ -211,6 +213,16 @@ def _given_up(failed: Sequence[LedgerRow]) -> str:
     if not any(row.state.is_given_up for row in failed):
         return ""
     return "A host that came back may have done it since: `oncluster migrate status` looks. "
+
+
+def _after_abandoning(version: int, direction: Direction) -> str:
+    """The task stands in the queue: sent again, a host that comes back would do it twice."""
+    state = "applied" if direction is Direction.UP else "unapplied"
+    return (
+        "Start the host: it does its part, and `oncluster migrate status` records it. If it never comes "
+        f"back: `oncluster migrate mark {version} {state} --reason …`, and what was not sent yet goes into "
+        f"a new migration; {OTHERWISE[direction]}."
+    )
 
 
 def _unknown_target(migrations: MigrationSet, target: int, *, hint: str = "") -> MigrationRefused:

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 from engine.node.cluster_waits import ClusterWait, ClusterWaits, how_to_kill
-from engine.node.on_cluster import format_values
+from engine.node.hosts_answer import format_rows
 from engine.node.session_commands import by_our_query_id
 from engine.node.statement import Answer, Asked, WholeAnswer
 from engine.sql import Statement, redact, without_output_clauses
@@ -28,7 +28,7 @@ async def kill_query(asked: Asked, statement: Statement, session: ChdbSession, w
     )
     rows = [tuple(json.loads(line)) for line in theirs.text.splitlines() if line]
     rows += await kill_waits(chosen, how_to_kill(asked.sql))
-    return WholeAnswer(await format_values(asked, _COLUMNS, rows, format=format), format=format)
+    return WholeAnswer(await format_rows(asked, _COLUMNS, rows, format=format), format=format)
 
 
 async def kill_waits(chosen: list[ClusterWait], how: str) -> list[tuple[str, str, str, str]]:

@@ -19,7 +19,7 @@ _SCHEMA = re.compile(r"\binformation_schema\b", re.IGNORECASE)
 
 def show_as_select(sql: str, *, database: str = "") -> str:
     """SHOW CLUSTERS, CLUSTER 'name', PROCESSLIST, and SHOW [FULL] TABLES where engines are shown or asked
-    for; any other text unchanged. `database` is the current one."""
+    for, or of `system`; any other text unchanged. `database` is the current one."""
     tokens = [token for token in tokenize(sql) if token.is_significant]
     words = [token.text.upper() for token in tokens]
     if words[1:2] == ["CLUSTER"] and len(tokens) > 2:
@@ -47,12 +47,14 @@ def _tables(sql: str, database: str) -> str:
     if not c.accept("SHOW"):
         return sql
     is_full = c.accept("FULL")
-    if not c.accept("TABLES") or not (is_full or "ENGINE" in c.words):
+    if not c.accept("TABLES"):
         return sql
     if c.accept("FROM") or c.accept("IN"):
         database = c.identifier() or ""
         if not database or database.startswith("{"):
             return sql
+    if not (is_full or "ENGINE" in c.words or database == "system"):
+        return sql
     begins = c.at
     c.skip_to("LIMIT", "FORMAT", "INTO", "SETTINGS")
     condition = sql[c.tokens[begins].start : c.last_end] if c.at > begins else ""

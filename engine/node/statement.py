@@ -12,7 +12,7 @@ from engine.errors import SqlError
 from engine.names import quote_string
 from engine.sql import StatementKind
 from engine.storage import ChdbSession, QueryResult, Scope
-from engine.storage.statement_text import InsertText
+from engine.storage.statement_text import LONG_TEXT, InsertText
 
 CHANGE_NO_DEFINITION = frozenset({StatementKind.INSERT, StatementKind.SET, StatementKind.USE})
 """Statements that are no queries, and after which every name means what it meant."""
@@ -64,11 +64,14 @@ class Asked:
 
     async def check_syntax(self) -> None:
         """chDB's parser's word on the text, and chDB's on the settings. Raises SqlError 62, 115."""
+        sql = f"SELECT formatQuerySingleLine({quote_string(self.sql)})"
+        # How long it may be was seen to when it came; the node may have written values into it since.
+        settings = {**self.settings, "max_query_size": "0"} if len(sql) > LONG_TEXT else self.settings
         try:
             await self.session.clone().query(
-                f"SELECT formatQuerySingleLine({quote_string(self.sql)})",
+                sql,
                 format="Null",
-                scope=Scope(settings=self.settings),
+                scope=Scope(settings=settings),
                 is_harmless=True,
             )
         except SqlError as error:

@@ -28,6 +28,7 @@ from engine.node.statement import Asked
 from engine.sql import AlterCommand, Statement, StatementKind, Token, tokenize
 from engine.sql.tokens import literal_value, name_of
 from engine.storage import ChdbSession
+from engine.storage.statement_text import LONG_TEXT
 
 _BATCH_BYTES = 1 << 20
 _REWRITTEN = frozenset(
@@ -148,16 +149,24 @@ class SystemTables:
             and (place := _only_place(view.name, tokens)) is not None
         ):
             start, end, alias = place
-            yield f"{sql[:start]}({await view.select(asked, tokens)}){alias}{sql[end:]}", asked.session
+            text = f"{sql[:start]}({await view.select(asked, tokens)}){alias}{sql[end:]}"
+            if len(text) <= LONG_TEXT:
+                yield text, asked.session
+                return
+            session = asked.session.clone(for_text=text)
+            try:
+                yield text, session
+            finally:
+                await session.close()
             return
-        session = asked.session.clone()
+        selects = {t.name: await t.select(asked, tokens) for t in used if isinstance(t, SystemView)}
+        session = asked.session.clone(for_text=max(selects.values(), key=len, default=""))
         try:
             async with session.kept_open():
                 for table in used:
                     name = quote_identifier(table.name)
                     if isinstance(table, SystemView):
-                        select = await table.select(asked, tokens)
-                        await session.query(f"CREATE TEMPORARY VIEW {name} AS {select}")
+                        await session.query(f"CREATE TEMPORARY VIEW {name} AS {selects[table.name]}")
                         continue
                     columns = f"({table.columns})" if table.columns else ""
                     source = "" if table.columns else f"AS system.{name}"

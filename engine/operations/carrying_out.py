@@ -76,6 +76,7 @@ class Report:
                 {**act.to_json(), "state": result.state.value, "detail": result.detail}
                 for act, result in self.results
             ],
+            "notes": list(self.plan.notes),
         }
 
 

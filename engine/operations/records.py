@@ -83,16 +83,17 @@ class AlertRecord:
 
 
 class Records:
-    """Opening makes the tables where there are none. Raises ConfigError (the URL), RecordsUnavailable."""
+    """The first write makes the tables where there are none. Nothing is asked of the database before it has
+    to be: who only looks at a cluster is not to be held up by it.
+
+    Raises ConfigError (the URL); every method raises RecordsUnavailable.
+    """
 
     def __init__(self, url: str | Path, *, env: Env) -> None:
         self._env = env
-        try:
-            engine = database.database_engine(url, what="records")
-        except OSError as error:
-            raise RecordsUnavailable(f"The folder of the records cannot be made: {error}") from error
-        self._database = database.Database(engine, _refusal)
-        self._make_tables()
+        self._database = database.Database(
+            database.database_engine(url, what="records"), _refusal, database.Tables(_are_there, _make)
+        )
 
     @property
     def url(self) -> str:
@@ -333,18 +334,6 @@ class Records:
 
     # --- inside -------------------------------------------------------------------------------------------
 
-    def _make_tables(self) -> None:
-        with self._database.reading() as connection:
-            if sa.inspect(connection).has_table(schema.alerts.name):
-                return
-        with self._database.writing() as connection:
-            if connection.dialect.name == "postgresql":
-                # Two who open at once: CREATE TABLE IF NOT EXISTS alone can fail on the catalog's index.
-                connection.execute(
-                    sa.text("SELECT pg_advisory_xact_lock(hashtextextended('oncluster_operations', 0))")
-                )
-            schema.metadata.create_all(connection)
-
     def _insert_or_ignore(self, table: sa.Table) -> sa.Insert:
         if self._database.dialect == "postgresql":
             from sqlalchemy.dialects.postgresql import insert as postgresql_insert
@@ -359,8 +348,26 @@ class Records:
         return None if row is None else _run_of(row)
 
 
-def _refusal(error: SQLAlchemyError, url: str) -> RecordsUnavailable:
-    return RecordsUnavailable(f"The records at {url} cannot be used: {getattr(error, 'orig', None) or error}")
+def _are_there(connection: Connection) -> bool:
+    return sa.inspect(connection).has_table(schema.alerts.name)
+
+
+def _make(connection: Connection) -> None:
+    if connection.dialect.name == "postgresql":
+        # Two who make them at once: CREATE TABLE IF NOT EXISTS alone can fail on the catalog's index.
+        connection.execute(
+            sa.text("SELECT pg_advisory_xact_lock(hashtextextended('oncluster_operations', 0))")
+        )
+    schema.metadata.create_all(connection)
+
+
+def _refusal(error: SQLAlchemyError | OSError, url: str) -> RecordsUnavailable:
+    message = str(getattr(error, "orig", None) or error).strip()
+    return RecordsUnavailable(
+        f"The records at {url} cannot be used: {message}",
+        hint="Is that where they are (--records-url, ONCLUSTER_RECORDS_URL), up, writable, and its disk not "
+        "full?",
+    )
 
 
 def _run_of(row: sa.Row[tuple[object, ...]]) -> RunRecord:

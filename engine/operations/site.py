@@ -136,7 +136,7 @@ async def open_site(
 
     `urls` says by host name, or by host:port, where a server is when that is not what the configuration says;
     `user` and `password` replace those of the configuration. Raises SqlError 701 for an unknown cluster,
-    ConfigError, RecordsUnavailable, and KeeperUnavailable where Keeper is needed.
+    ConfigError, and KeeperUnavailable where Keeper is needed.
     """
     env = env or SystemEnv()
     replicas = config.topology.cluster(cluster).replicas

@@ -5,15 +5,16 @@ Names of directories come from users and from Keeper's entries: they are looked 
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from engine.errors import Code, SqlError
 from engine.names import escape_for_file_name, quote_string
 from engine.part_storage.disk import force_directory, force_names, force_path
-from engine.part_storage.part_files import link_part, name_in, partition_of, remove_tree
+from engine.part_storage.part_files import hash_of_part, link_part, name_in, partition_of, remove_tree
 from engine.part_storage.part_uuid import UUID_FILE
 from engine.part_storage.publishing import free_detached
 from engine.part_storage.recovery import CHDB_BROKEN_PREFIX, broken_directory
@@ -29,17 +30,41 @@ class DetachedParts:
 
     def __init__(self, state: TableState) -> None:
         self._state = state
+        self._hashes: Mapping[tuple[str, int], str | None] = {}
 
     def list(self) -> Sequence[DetachedPart]:
         """See `PartStore.detached`."""
-        found: list[DetachedPart] = []
-        for directory in sorted(self._state.detached.iterdir()):
-            if directory.is_dir() and not directory.name.endswith(f"_{PASSING_MARK}"):
-                part = DetachedPart.of(directory.name)
-                if self._state.order_matters and part.name is not None:
-                    part = replace(part, level=min(part.name.level, 1))
-                found.append(part)
-        return found
+        return [part for part, _ in self._directories()]
+
+    def with_hash(self, hash_text: str) -> Sequence[DetachedPart]:
+        """See `PartStore.detached_with`."""
+        found = self._directories()
+        with self._state.lock:
+            known = self._hashes
+        # Each replica asks once for each part that another one attaches, and files are slow to open.
+        hashes = {key: known[key] if key in known else self._hash_of(key[0]) for _, key in found}
+        with self._state.lock:
+            self._hashes = hashes
+        return [part for part, key in found if hashes[key] == hash_text]
+
+    def _directories(self) -> Sequence[tuple[DetachedPart, tuple[str, int]]]:
+        """In the order of their names; each with its name and inode, by which it is known again."""
+        with os.scandir(self._state.detached) as entries:
+            keys = sorted((entry.name, entry.inode()) for entry in entries if entry.is_dir())
+        return [
+            (self._part_of(name), (name, inode))
+            for name, inode in keys
+            if not name.endswith(f"_{PASSING_MARK}")
+        ]
+
+    def _part_of(self, directory: str) -> DetachedPart:
+        part = DetachedPart.of(directory)
+        if self._state.order_matters and part.name is not None:
+            return replace(part, level=min(part.name.level, 1))
+        return part
+
+    def _hash_of(self, directory: str) -> str | None:
+        return hash_of_part(self._state.detached / directory)
 
     def find(self, directory: str) -> Path | None:
         return next((d for d in self._state.detached.iterdir() if d.name == directory and d.is_dir()), None)

@@ -149,6 +149,15 @@ def _add_files(directory: str, prefix: str, found: list[tuple[str, int]], below:
                 below.append(entry.name)
 
 
+def hash_of_part(directory: Path) -> str | None:
+    """`hash_of_all_files` as its list of files has it; None where there is no list that can be read."""
+    try:
+        checksums = _small(f"{directory}/{CHECKSUMS_FILE}", MAX_FILE_BYTES)
+        return digest_of_file(checksums, where=directory.name).hash_text
+    except (OSError, ValueError, Corrupt):
+        return None
+
+
 def read_part(directory: Path, name: PartName) -> Part:
     """What a part's small files say. Raises PartDiffers when they are not there or not whole."""
     try:

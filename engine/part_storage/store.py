@@ -17,6 +17,7 @@ from engine.part_storage.attaching import AttachingNotes
 from engine.part_storage.content_check import ContentChecker
 from engine.part_storage.detached import DetachedParts
 from engine.part_storage.disk import Durability, force_to_disk
+from engine.part_storage.granularity import check_granularity
 from engine.part_storage.insert_stage import InsertStage, InsertStages
 from engine.part_storage.merge_stop import MergeStop
 from engine.part_storage.merged_parts import MergedParts
@@ -198,6 +199,9 @@ class ChdbPartStore:
         known = self._scratch.known_definition
         return known if known is not None else await self._workers.run(self._scratch.definition)
 
+    def _definition(self, connection: Connection) -> TableDefinition:
+        return self._scratch.known_definition or self._scratch.definition(connection)
+
     # -- making parts --------------------------------------------------------------------------------------
 
     def insert_stage(self) -> AbstractAsyncContextManager[InsertStage]:
@@ -257,6 +261,8 @@ class ChdbPartStore:
             directory = other.directory_of(source)
             if directory is None:
                 raise SqlError(Code.NO_SUCH_DATA_PART, f"No part {source} in table {other.table}")
+            if other is not self._state:
+                check_granularity(directory, self._definition(connection), what=str(source))
             return self._producer.stage_links(directory, result)
 
         return await self._workers.run(copy)
@@ -267,6 +273,7 @@ class ChdbPartStore:
             if source is None:
                 raise SqlError(Code.NO_SUCH_DATA_PART, f"No part {directory!r} in detached/")
             check_files(source, directory)
+            check_granularity(source, self._definition(connection), what=directory)
             self._checker.check(connection, source, result)
             self._attaching.note(directory, result)
             try:
@@ -393,6 +400,9 @@ class ChdbPartStore:
 
     async def detached(self) -> Sequence[DetachedPart]:
         return await self._workers.run(lambda connection: self._detached.list())
+
+    async def detached_with(self, hash_text: str) -> Sequence[DetachedPart]:
+        return await self._workers.run(lambda connection: self._detached.with_hash(hash_text))
 
     async def remove_detached(self, directory: str) -> None:
         def remove(connection: Connection) -> None:

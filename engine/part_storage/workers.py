@@ -73,6 +73,7 @@ _SETTINGS = {
     "check_query_single_value_result": "1",
     "max_partition_size_to_drop": "0",
     "max_table_size_to_drop": "0",
+    "max_query_size": "0",  # a mutation is what all replicas have to do, however long its text is
     "lock_acquire_timeout": "600",
     # A part is a dozen small files: to hand each to a thread costs more than to read it.
     "local_filesystem_read_method": "pread",

@@ -361,6 +361,11 @@ class PartStore(Protocol):
 
     async def detached(self) -> Sequence[DetachedPart]: ...
 
+    async def detached_with(self, hash_text: str) -> Sequence[DetachedPart]:
+        """Those whose list of files has this `hash_of_all_files`. Whether the files are as it says is not
+        looked at."""
+        ...
+
     async def remove_detached(self, directory: str) -> None: ...
 
     @property

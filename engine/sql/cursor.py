@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import enum
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -34,6 +35,8 @@ _CLOSING = frozenset(")]}")
 _SHORT = 4096
 _LONG = 1 << 16
 """In characters: the tokens of such a text take 4 MB."""
+_LONGEST = 1 << 18
+"""ClickHouse's `max_query_size`, as it is unless somebody sets it: 16 MB."""
 _END = Token(TokenKind.PUNCTUATION, "", 0)
 
 
@@ -49,8 +52,7 @@ class Cursor:
     def __init__(self, sql: str) -> None:
         self.sql = sql
         self.at = 0
-        read = _remembered if len(sql) <= _SHORT else _remembered_long if len(sql) <= _LONG else significant
-        self.tokens, self.words = read(sql)
+        self.tokens, self.words = _reader_of(sql)(sql)
         self._closing: dict[int, int] | None = None
 
     @property
@@ -187,17 +189,34 @@ def _remembered_long(sql: str) -> tuple[list[Token], list[str]]:
     return significant(sql)
 
 
+@lru_cache(maxsize=2)
+def _remembered_longest(sql: str) -> tuple[list[Token], list[str]]:
+    """The same of a statement that is as long as a user may make it, and of what it is rewritten to."""
+    return significant(sql)
+
+
+def _reader_of(sql: str) -> Callable[[str], tuple[list[Token], list[str]]]:
+    size = len(sql)
+    if size <= _SHORT:
+        return _remembered
+    if size <= _LONG:
+        return _remembered_long
+    return _remembered_longest if size <= _LONGEST else significant
+
+
 def significant(sql: str) -> tuple[list[Token], list[str]]:
     """The significant tokens of one statement and their words, as `Cursor` describes them.
 
     The rows of an INSERT with VALUES or FORMAT are one DATA token: they may be large, and need not be SQL.
-    A semicolon that ends the statement is left out.
+    In a text above 64 KiB long lists of constants are one token each, too: they are what makes it long, and
+    a token for each constant would keep the event loop busy for seconds. A semicolon that ends the statement
+    is left out.
     """
     tokens: list[Token] = []
     words: list[str] = []
     is_insert = is_select = False
     depth = 0
-    for token in scan(sql):
+    for token in scan(sql, folds_lists=len(sql) > _LONG):
         kind, text, start = token
         if kind is TokenKind.WHITESPACE or kind is TokenKind.COMMENT:
             continue

@@ -42,6 +42,9 @@ class TokenKind(enum.Enum):
     """A character ClickHouse's lexer does not know; only ClickHouse itself can refuse it."""
     DATA = "data"
     """Rows in the text of an INSERT; only `parse_statement` and its kin make one, `tokenize` never."""
+    LITERALS = "literals"
+    """What a bracket of many constants holds, `1, 2, …` or `(1, 'a'), (2, 'b'), …`; where `scan` is asked for
+    such."""
 
 
 class Token(NamedTuple):
@@ -94,6 +97,12 @@ _MASTER = re.compile(
     """,
     re.VERBOSE,
 )
+_LITERAL = r"(?: [+-]?[0-9]++(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)? | '[^'\\]*+(?:(?:\\(?s:.)|'')[^'\\]*+)*+' )"
+_ITEM = rf"(?: {_LITERAL} | \( \s*+ {_LITERAL} (?: \s*+ , \s*+ {_LITERAL} )*+ \s*+ \) )"
+_LITERALS = re.compile(
+    rf"\s*+ {_ITEM} (?: \s*+ , \s*+ {_ITEM} ){{63,}}+ (?= \s* [)\]] )", re.VERBOSE | re.ASCII
+)
+"""At least 64. What does not look so simple is no such list, and read as anything else is."""
 _TAG = re.compile(r"\$([A-Za-z0-9_]*+)(?=\$)")
 _DOLLAR_WORD = re.compile(r"\$[A-Za-z0-9_$]++")
 _AFTER_DOT = re.compile(r"[0-9]++(?![A-Za-z_$])")
@@ -125,8 +134,8 @@ class _Heredocs:
         return places[at] + len(match.group(1)) + 2 if at < len(places) else None
 
 
-def scan(sql: str) -> Iterator[Token]:
-    """Tokens of `sql`, one by one; see `tokenize`."""
+def scan(sql: str, *, folds_lists: bool = False) -> Iterator[Token]:
+    """Tokens of `sql`, one by one; see `tokenize`. With `folds_lists` there are LITERALS among them."""
     at, size = 0, len(sql)
     match_at, new = _MASTER.match, tuple.__new__
     heredocs: _Heredocs | None = None
@@ -177,6 +186,9 @@ def scan(sql: str) -> Iterator[Token]:
             after_operand = kind in _OPERANDS or text in (")", "]")
         yield Token(kind, text, at)
         at = end
+        if folds_lists and text in ("(", "[") and (folded := _LITERALS.match(sql, at)):
+            yield Token(TokenKind.LITERALS, folded.group(), at)
+            at = folded.end()
 
 
 def _end_of_comment(sql: str, start: int) -> int:

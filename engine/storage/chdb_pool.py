@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_NOT_STARTED = "Error initializing EmbeddedServer"
+"""All that chDB raises about it; the reason goes to standard error."""
 _MOST_READERS = 256
 """INSERTs whose rows are on their way. Each waits for its client most of the time."""
 
@@ -73,7 +75,8 @@ class ChdbPool:
     ) -> Self:
         """Start chDB on `path`, which is made if it is not there.
 
-        Raises Busy when another process uses the directory, SqlError for whatever else chDB cannot do.
+        Raises Busy when another process uses the directory, Corrupt for damaged metadata, SqlError for what
+        else chDB cannot do.
         """
         pool = cls(path, max_running=max_running, env=env or SystemEnv())
         connection_string = prepare(path, settings or ChdbSettings(), pool.env)
@@ -92,6 +95,11 @@ class ChdbPool:
                     code=error.code,
                     hint="Stop the other node first, or give this one another path.",
                 ) from error
+            if _NOT_STARTED in error.message:
+                error.hint = (
+                    f"chDB has written the reason above. A file of metadata in {path} that it names can be "
+                    "put back from a backup, or moved away: the node starts without what it defines."
+                )
             raise
         return pool
 

@@ -26,7 +26,7 @@ from engine.storage.pipe import open_pipe
 from engine.storage.result_stream import ResultStream
 from engine.storage.scope import PLAIN, QueryResult, Scope
 from engine.storage.session_connection import FIRST_SETTINGS, SessionConnection
-from engine.storage.statement_text import select_into, sendable
+from engine.storage.statement_text import LONG_TEXT, select_into, sendable
 from engine.storage.threads import Threads
 from engine.storage.values_rows import without_files
 
@@ -220,10 +220,13 @@ class ChdbSession:
             elapsed_s=result.elapsed(),
         )
 
-    def clone(self) -> ChdbSession:
-        """A one-shot session with the same database, settings and readonly mode, without temporary tables."""
+    def clone(self, *, for_text: str = "") -> ChdbSession:
+        """A one-shot session with the same database, settings and readonly mode, without temporary tables.
+        It takes `for_text`, which the node has written, however long that is."""
         local = self._local
         settings = {**local.settings, "readonly": local.readonly}
+        if len(for_text) > LONG_TEXT:
+            settings["max_query_size"] = "0"
         return ChdbSession(self._pool, database=local.database, settings=settings, one_shot=True)
 
     @asynccontextmanager

@@ -9,8 +9,9 @@ TABLE_ALREADY_EXISTS for ever.
 
 Safety argument. It runs before chDB starts, when nobody creates anything, so that no statement that made a
 `_tmp_replace_…` goes on. A directory is an orphan only if no other metadata file, current or dropped, names
-its UUID, and it holds no metadata itself. Nothing is deleted but empty directories: an orphan is moved to
-`oncluster/orphans`, where a person can look at it, the metadata first.
+its UUID, and it holds no metadata itself. As long as a table's metadata is damaged, so that its UUID cannot
+be read, there are none: its data would not be there when the file is put back. Nothing is deleted but empty
+directories: an orphan is moved to `oncluster/orphans`, where a person can look at it, the metadata first.
 
 Source: ClickHouse's InterpreterCreateQuery::doCreateOrReplaceTable.
 """
@@ -21,6 +22,7 @@ import logging
 import re
 from pathlib import Path
 
+from engine.errors import Corrupt
 from engine.storage.layout import private_directory
 
 log = logging.getLogger(__name__)
@@ -32,7 +34,10 @@ _UNFINISHED = re.compile(r"_tmp_replace_[0-9a-f]{16}_[0-9a-z]{16}\.sql\Z")
 
 
 def set_orphans_aside(path: Path) -> list[str]:
-    """Returns the UUIDs of directories that were moved away; empty ones are removed without a word."""
+    """Returns the UUIDs of directories that were moved away; empty ones are removed without a word.
+
+    Raises Corrupt for metadata of a table that names no UUID; no data has been moved then.
+    """
     directories = [d for d in sorted((path / "store").glob("*/*")) if d.is_dir() and _NAME.match(d.name)]
     if not directories:
         return []
@@ -67,13 +72,22 @@ def _move(what: Path, aside: Path) -> None:
 def _named_in_metadata(path: Path, directories: list[Path]) -> frozenset[str]:
     """Every UUID that stands in a metadata file: of databases, of their tables, of what is being dropped."""
     files = [*(path / "metadata").glob("*.sql"), *(path / "metadata_dropped").glob("*.sql")]
-    for directory in [*(path / "metadata").iterdir(), *directories]:
+    for directory in (path / "metadata").iterdir():
         if directory.is_dir():
             files += directory.glob("*.sql")
-    found = {match.decode() for file in files for match in _UUID.findall(file.read_bytes())}
+    found = {match for file in files for match in _UUID.findall(file.read_bytes())}
     # A dropped table's file may carry its UUID in its name only.
-    found |= {match.decode() for file in files for match in _UUID.findall(file.name.encode())}
-    return frozenset(found)
+    found |= {match for file in files for match in _UUID.findall(file.name.encode())}
+    for file in (file for directory in directories for file in sorted(directory.glob("*.sql"))):
+        named = _UUID.findall(file.read_bytes())
+        if not named:
+            raise Corrupt(
+                f"The definition of a table in {file} is damaged: it names no UUID.",
+                hint="Put the file back from a backup; or move it away: the node starts without the table, "
+                f"and sets its data aside to {private_directory(path) / 'orphans'}.",
+            )
+        found.update(named)
+    return frozenset(match.decode() for match in found)
 
 
 def _free_name(aside: Path, name: str) -> Path:

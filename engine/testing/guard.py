@@ -16,7 +16,8 @@ import signal
 import subprocess
 import sys
 
-from engine.testing.processes import MARK, ProcessId, end_all, marked
+from engine.processes import ProcessId
+from engine.testing.processes import MARK, end_all, marked
 
 _ALL_STOPPED = "stopped"
 
@@ -50,7 +51,7 @@ class Guard:
     def also(self, identity: ProcessId | None) -> None:
         """Name a process that does not carry the mark."""
         if identity is not None:
-            self._say(f"{identity.pid} {identity.started_s}")
+            self._say(identity.to_text())
 
     def close(self) -> None:
         """All was stopped in order: the guard goes without looking at anything. May be called twice."""
@@ -84,8 +85,7 @@ def main() -> None:
     for line in sys.stdin:
         if line.strip() == _ALL_STOPPED:
             return
-        pid, started_s = line.split()
-        named.append(ProcessId(int(pid), float(started_s)))
+        named.append(ProcessId.from_text(line))
     asyncio.run(_end(sys.argv[1], named))
 
 

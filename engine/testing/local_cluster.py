@@ -37,10 +37,11 @@ from engine.keeper.recipes import create_ancestors
 from engine.lifetime import Startable
 from engine.names import HostId
 from engine.ports import free_ports
+from engine.processes import ProcessId
 from engine.testing.cluster_files import DEFAULT_CLUSTER_FILE, ClusterFiles
 from engine.testing.guard import Guard
 from engine.testing.launch import Launch, cold
-from engine.testing.processes import ChildProcess, ProcessId, sweep
+from engine.testing.processes import ChildProcess, sweep
 
 log = logging.getLogger(__name__)
 

@@ -21,48 +21,18 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
 from engine.env import Env, SystemEnv
-from engine.processes import is_alive
+from engine.processes import ProcessId, is_alive
 from engine.testing.launch import Launch, Launched, Program, cold
 
 log = logging.getLogger(__name__)
 
 MARK = "ONCLUSTER_STACK"
 _POLL_S = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessId:
-    """A process for good: the number, and when it started (Unix seconds) because numbers are used again."""
-
-    pid: int
-    started_s: float
-
-    @classmethod
-    def of(cls, pid: int) -> ProcessId | None:
-        """None when there is no such process any more."""
-        try:
-            return cls(pid, psutil.Process(pid).create_time())
-        except psutil.NoSuchProcess:
-            return None
-
-    def process(self) -> psutil.Process | None:
-        """The living process, or None when it has ended (a zombie has ended)."""
-        try:
-            found = psutil.Process(self.pid)
-            same = abs(found.create_time() - self.started_s) < 1.0
-            return found if same and found.status() != psutil.STATUS_ZOMBIE else None
-        except psutil.NoSuchProcess:
-            return None
-
-    @property
-    def is_alive(self) -> bool:
-        return self.process() is not None
 
 
 class ChildProcess:

@@ -154,6 +154,13 @@ class StoreDisk:
         self.detached[chosen] = stored
         return chosen
 
+    def hash_of(self, directory: str) -> str | None:
+        """Of what lies in `detached/`; None where its list of files is damaged."""
+        try:
+            return self.detached[directory].digest(directory).hash_text
+        except PartDiffers:
+            return None
+
     def list_detached(self) -> list[DetachedPart]:
         return [DetachedPart.of(directory) for directory in sorted(self.detached)]
 

@@ -288,6 +288,9 @@ class MemoryPartStore(StoredDefinition):
     async def detached(self) -> Sequence[DetachedPart]:
         return self.disk.list_detached()
 
+    async def detached_with(self, hash_text: str) -> Sequence[DetachedPart]:
+        return [part for part in self.disk.list_detached() if self.disk.hash_of(part.directory) == hash_text]
+
     async def remove_detached(self, directory: str) -> None:
         await self._step()
         self.disk.detached.pop(directory, None)

@@ -14,23 +14,27 @@ hides it, and is taken out of everything that is logged here.
 from __future__ import annotations
 
 import logging
-import smtplib
-from collections.abc import Sequence
+import queue
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any, Protocol
 
-import requests
 from airflow.providers.http.hooks.http import HttpHook
 from airflow.providers.smtp.hooks.smtp import SmtpHook
 from airflow.sdk import BaseHook, Variable
 from airflow.sdk.exceptions import AirflowException, AirflowRuntimeError
 
 from engine.operations.alerts import ChannelFailed
-from oncluster_airflow.settings import Settings
+from oncluster_airflow.settings import Settings, receivers
 
 VARIABLE = "oncluster_notify"
+_CONNECTIONS = ("email_conn_id", "webhook_conn_id", "slack_conn_id")
 _HTTP_TIMEOUT_S = 15
+_SEND_TIMEOUT_S = 60.0
+"""For a whole message. Timeouts of sockets begin anew with each byte, so a server that sends one now and then
+would hold the task that tells of its failure for ever; Airflow's mail hook tries five times."""
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +93,9 @@ class Channels:
         channels: list[OutgoingChannel] = [LogChannel()]
         if found.email_conn_id and found.email_to:
             channels.append(EmailChannel(found.email_conn_id, found.email_to))
+        elif found.email_conn_id or found.email_to:
+            lacks = "receivers" if found.email_conn_id else "connection"
+            log.error("oncluster.notify_failed channel=email it has no %s", lacks)
         if found.webhook_conn_id:
             channels.append(WebhookChannel(found.webhook_conn_id))
         if found.slack_conn_id:
@@ -115,18 +122,16 @@ class EmailChannel:
     name: str = "email"
 
     def send(self, message: Outgoing) -> None:
-        try:
-            with SmtpHook(smtp_conn_id=self.conn_id) as smtp:
-                smtp.send_email_smtp(
-                    to=list(self.to),
-                    from_email=smtp.from_email or "oncluster@localhost",
-                    subject=message.subject,
-                    html_content=f"<pre>{escape(message.text)}</pre>",
-                )
-        except (OSError, smtplib.SMTPException, AirflowException, AirflowRuntimeError, ValueError) as error:
-            raise ChannelFailed(
-                f"connection {self.conn_id}: {_without_secrets(error, self.conn_id)}"
-            ) from None
+        _in_time(self.conn_id, lambda: self._send(message))
+
+    def _send(self, message: Outgoing) -> None:
+        with SmtpHook(smtp_conn_id=self.conn_id) as smtp:
+            smtp.send_email_smtp(
+                to=list(self.to),
+                from_email=smtp.from_email or "oncluster@localhost",
+                subject=message.subject,
+                html_content=f"<pre>{escape(message.text)}</pre>",
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +142,7 @@ class WebhookChannel:
     name: str = "webhook"
 
     def send(self, message: Outgoing) -> None:
-        _post(self.conn_id, message.to_json())
+        _in_time(self.conn_id, lambda: _post(self.conn_id, message.to_json()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +157,7 @@ class SlackChannel:
     name: str = "slack"
 
     def send(self, message: Outgoing) -> None:
-        _post(self.conn_id, message.to_slack())
+        _in_time(self.conn_id, lambda: _post(self.conn_id, message.to_slack()))
 
 
 def send_over(channels: Sequence[OutgoingChannel], message: Outgoing) -> tuple[str, ...]:
@@ -170,23 +175,48 @@ def send_over(channels: Sequence[OutgoingChannel], message: Outgoing) -> tuple[s
     return tuple(worked)
 
 
+def _in_time(conn_id: str, send: Callable[[], None]) -> None:
+    """In a thread, which is left alone when the time is over: the message may still arrive. Raises
+    ChannelFailed, whatever went wrong: a field of the connection that Airflow's hook trips over is no reason
+    to leave out the other channels."""
+    outcome: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
+
+    def work() -> None:
+        try:
+            send()
+        except Exception as error:  # noqa: BLE001 - raised below, as what it is here
+            outcome.put(error)
+        else:
+            outcome.put(None)
+
+    # Not of a pool, whose threads are waited for when the process ends.
+    threading.Thread(target=work, name=f"oncluster-notify-{conn_id}", daemon=True).start()
+    try:
+        error = outcome.get(timeout=_SEND_TIMEOUT_S)
+    except queue.Empty:
+        raise ChannelFailed(
+            f"connection {conn_id}: it did not take the message within {_SEND_TIMEOUT_S:g} s"
+        ) from None
+    if isinstance(error, ChannelFailed):
+        raise error
+    if error is not None:
+        raise ChannelFailed(f"connection {conn_id}: {_without_secrets(error, conn_id)}") from None
+
+
 def _post(conn_id: str, body: dict[str, Any]) -> None:
     """Not by the hook's own `run`, which logs the whole address when something is wrong with it."""
-    try:
-        connection = BaseHook.get_connection(conn_id)
-        # With a login the password is for that; without one it is the secret part of the address.
-        endpoint = (connection.password or "").lstrip("/") if not connection.login else ""
-        hook = HttpHook(method="POST", http_conn_id=conn_id)
-        session = hook.get_conn()
-        # A POST that is redirected would arrive as a GET, without the message.
-        answer = session.post(
-            hook.url_from_endpoint(endpoint or None),
-            json=body,
-            timeout=_HTTP_TIMEOUT_S,
-            allow_redirects=False,
-        )
-    except (requests.RequestException, AirflowException, AirflowRuntimeError, ValueError, OSError) as error:
-        raise ChannelFailed(f"connection {conn_id}: {_without_secrets(error, conn_id)}") from None
+    connection = BaseHook.get_connection(conn_id)
+    # With a login the password is for that; without one it is the secret part of the address.
+    endpoint = (connection.password or "").lstrip("/") if not connection.login else ""
+    hook = HttpHook(method="POST", http_conn_id=conn_id)
+    session = hook.get_conn()
+    # A POST that is redirected would arrive as a GET, without the message.
+    answer = session.post(
+        hook.url_from_endpoint(endpoint or None),
+        json=body,
+        timeout=_HTTP_TIMEOUT_S,
+        allow_redirects=False,
+    )
     if answer.status_code >= 300:
         raise ChannelFailed(f"connection {conn_id}: HTTP {answer.status_code} {answer.reason}")
 
@@ -205,14 +235,25 @@ def _without_secrets(error: Exception, conn_id: str) -> str:
 
 
 def _variable() -> Channels:
+    """A field that cannot be meant is logged, and the others hold."""
     try:
         value: Any = Variable.get(VARIABLE, default={}, deserialize_json=True)
-        return Channels(
-            str(value.get("email_conn_id", "")),
-            tuple(value.get("email_to", ())),
-            str(value.get("webhook_conn_id", "")),
-            str(value.get("slack_conn_id", "")),
-        )
-    except (AirflowRuntimeError, AirflowException, ValueError, AttributeError, TypeError) as error:
+        given = {name: field for name, field in dict(value).items() if field is not None}
+    except (AirflowRuntimeError, AirflowException, ValueError, TypeError) as error:
         log.error("oncluster.notify_failed variable=%s: %s", VARIABLE, error)
         return Channels()
+    found: dict[str, Any] = {}
+    for name, field in given.items():
+        if name == "email_to" and isinstance(field, str | list):
+            found[name] = receivers(field if isinstance(field, str) else map(str, field))
+        elif name in _CONNECTIONS and isinstance(field, str):
+            found[name] = field
+        else:
+            log.error(
+                "oncluster.notify_failed variable=%s: %s is not as it should be; there are %s (text) and "
+                "email_to (a list)",
+                VARIABLE,
+                name,
+                ", ".join(_CONNECTIONS),
+            )
+    return Channels(**found)

@@ -166,7 +166,8 @@ def kind_and_advice(error: object) -> tuple[str, str]:
             return "abandoned", (
                 "the hosts in the table that are abandoned will not do this statement; who said so and why "
                 "stands beside them. All others have done it. Take them out of the configuration or "
-                "rebuild them; then send what comes next. A migration goes on after `oncluster migrate mark`."
+                "rebuild them; then send what comes next. A migration goes on after `oncluster migrate "
+                "mark VERSION applied`: what it had not sent yet goes into a new one."
             )
         case DDLGone():
             return "gone", (

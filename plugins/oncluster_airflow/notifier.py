@@ -19,7 +19,7 @@ from engine.operations.records import Records
 from oncluster_airflow.channels import Channels, OutgoingChannel, send_over
 from oncluster_airflow.notification import Notification, approval_wanted, from_context
 from oncluster_airflow.operation_site import is_scheduled
-from oncluster_airflow.settings import OperationSettings, Settings
+from oncluster_airflow.settings import OperationSettings, Settings, receivers
 
 
 class Repeats(enum.StrEnum):
@@ -47,7 +47,7 @@ class OnclusterNotifier(BaseNotifier):
         repeats: Repeats = Repeats.EVERY,
     ) -> None:
         super().__init__()
-        self.channels = Channels(email_conn_id, tuple(email_to), webhook_conn_id, slack_conn_id)
+        self.channels = Channels(email_conn_id, receivers(email_to), webhook_conn_id, slack_conn_id)
         self.repeats = repeats
 
     def notify(self, context: Context) -> None:
@@ -120,19 +120,22 @@ class _Sender:
         self._channel = channel
         self._notification = notification
         self.name = channel.name
+        self.has_sent = False
 
     def send(self, _: object) -> None:
         self._channel.send(self._notification)
+        self.has_sent = True
 
 
 def _tell_once(
     records: Records, channel: OutgoingChannel, notification: Notification, log: object, run_id: str
 ) -> Item | None:
+    sender = _Sender(channel, notification)
     try:
         policy = OperationSettings.from_environment().policy
         return tell(
             records,
-            _Sender(channel, notification),
+            sender,
             notification.as_alert(run_id=run_id),
             links=Links(),
             policy=policy,
@@ -142,5 +145,6 @@ def _tell_once(
     except OnclusterError as error:
         # Without a memory people are told once too often rather than not at all.
         log.error("oncluster.notify_without_memory: %s", error)  # type: ignore[attr-defined]
-        send_over((channel,), notification)
+        if not sender.has_sent:  # else it was the remembering that failed
+            send_over((channel,), notification)
     return None

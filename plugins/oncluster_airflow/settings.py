@@ -28,7 +28,7 @@ asks, never at import.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -84,7 +84,6 @@ class Settings:
         candidates = (
             [root / configured] if configured else [home / "cluster.xml", root / "config/cluster.xml"]
         )
-        receivers = environment.get("ONCLUSTER_NOTIFY_EMAIL_TO", "")
         ledger_url = environment.get("ONCLUSTER_LEDGER_URL") or f"sqlite:///{home / 'ledger.db'}"
         return cls(
             config=next((path for path in candidates if path.is_file()), candidates[-1]),
@@ -92,7 +91,7 @@ class Settings:
             ledger_url=ledger_url,
             own_tasks=max(1, int(_number(environment, "ONCLUSTER_DAG_MIGRATIONS", DEFAULT_OWN_TASKS))),
             email_conn_id=environment.get("ONCLUSTER_NOTIFY_EMAIL_CONN", ""),
-            email_to=tuple(name.strip() for name in receivers.split(",") if name.strip()),
+            email_to=receivers(environment.get("ONCLUSTER_NOTIFY_EMAIL_TO", "")),
             webhook_conn_id=environment.get("ONCLUSTER_NOTIFY_WEBHOOK_CONN", ""),
             home=home,
             records_url=environment.get("ONCLUSTER_RECORDS_URL") or ledger_url,
@@ -145,6 +144,12 @@ class OperationSettings:
                 ],
             ),
         )
+
+
+def receivers(addresses: str | Iterable[str]) -> tuple[str, ...]:
+    """Of mail: a text that has them by commas, or several of those."""
+    texts = (addresses,) if isinstance(addresses, str) else addresses
+    return tuple(name.strip() for text in texts for name in text.split(",") if name.strip())
 
 
 def _number(environment: Mapping[str, str], name: str, default: float) -> float:

@@ -2,7 +2,8 @@
 
 Safety argument. For some partitions at a time:
 1. The intents are recorded, all or none, with what allows to see later whether they were carried out. They
-   name the plan: what was recorded before another plan was decided counts for nothing.
+   name the plan, as all records do: what was recorded of another one counts for nothing. That was proposed
+   and not decided, or the job's id has been used before and its decision is forgotten.
 2. One ALTER for each partition moves it.
 3. The effects are looked at.
 4. They are recorded, all or none. What is recorded is never touched again.
@@ -254,7 +255,7 @@ class Moves:
                 f"{what}: columns that were renamed may be empty in {self.rows[partition_id]} rows of job "
                 f"{self.job}.",
                 hint="The staged rows are kept. Look at the rows; if they are not whole, remove them and run "
-                f"the job again, else record the partition in {staging.DATABASE}.ledger as attached.",
+                f"the job again, else record there that they are: {self._record_by_hand(partition_id)}.",
             )
 
     def _alter(self, verb: str, partition_id: str) -> None:
@@ -274,12 +275,12 @@ class Moves:
             )
 
     def _intend(self, partition_id: str, facts: Mapping[str, object]) -> None:
-        records.record(self.server, self.job, Event.INTENT, {partition_id: facts})
+        records.record(self.server, self.job, Event.INTENT, {partition_id: {**facts, "epoch": self.epoch}})
 
     def record_moved(self, ids: Sequence[str]) -> None:
         """Record the effects."""
         rows = self.rows
-        facts = {one: {"rows": rows.get(one, 0)} for one in ids}
+        facts = {one: {"rows": rows.get(one, 0), "epoch": self.epoch} for one in ids}
         records.record(self.server, self.job, Event.ATTACHED, facts)
 
     def _counts(self) -> dict[str, int]:
@@ -294,9 +295,13 @@ class Moves:
             f"{self.server}: nobody can tell whether the {self.rows[partition_id]} rows of job {self.job} "
             f"are in partition {partition_id} of {self.target.table}: "
             f"it had {intent['before']} rows before, and has {there}.",
-            hint="Somebody else wrote there meanwhile. Look, and record the partition in "
-            f"{staging.DATABASE}.ledger as attached if they are.",
+            hint="Somebody else wrote there meanwhile. Look, and if they are, record it there: "
+            f"{self._record_by_hand(partition_id)}. Then run the job again.",
         )
+
+    def _record_by_hand(self, partition_id: str) -> str:
+        """The statement."""
+        return records.attached_by_hand(self.job, partition_id, epoch=self.epoch)
 
     def _missing(self, partition_id: str, what: str) -> RowsMissing:
         return RowsMissing(

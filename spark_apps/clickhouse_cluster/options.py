@@ -103,7 +103,8 @@ class Options:
         def server(text: str) -> Server:
             return _server(text, user=user, password=password)
 
-        shards = tuple(_shard(text, server) for text in values.get("shards", "").split(";") if text.strip())
+        listed = values.get("shards", "").strip().removesuffix(";")
+        shards = tuple(_shard(text, server) for text in listed.split(";")) if listed else ()
         urls = tuple(server(text) for text in values.get("url", "").split(",") if text.strip())
         if not urls and not shards:
             raise ConfigError(
@@ -192,4 +193,9 @@ def _shard(text: str, server: Callable[[str], Server]) -> tuple[int, tuple[Serve
     if weight and not weight.strip().isdecimal():
         raise ConfigError(f"The weight of a shard is a whole number, not {weight!r}.")
     servers = tuple(server(one) for one in replicas.split(",") if one.strip())
+    if not servers:
+        raise ConfigError(
+            "The option shards names a shard without a server.",
+            hint="A semicolon stands between two shards, such as node01:8123,node02:8123;node03:8123*2.",
+        )
     return int(weight or 1), servers

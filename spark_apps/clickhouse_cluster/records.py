@@ -6,7 +6,7 @@ plan. It stands on one replica, the coordinator: the first of the first shard.
 
     decided_<job>       on the coordinator: which attempts won, with how many rows for each shard
     done_<job>          on the coordinator: everything of it is in the table
-    ledger              on each shard's replica: what happened to each partition
+    ledger              on each shard's replica: what happened to each partition, for a year
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ class Event(enum.Enum):
     INTENT = "intent"
     ATTACHED = "attached"
     BEGUN = "begun"
+    BATCH = "batch"
+    """Of a stream, by its number in place of a partition's id: it is done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,11 +177,14 @@ def forget(coordinator: Server, job: str) -> None:
 
 
 def _create_ledger(server: Server) -> None:
-    server.execute(
-        f"CREATE TABLE IF NOT EXISTS {_LEDGER.quoted} "
-        "(job String, event String, partition_id String, facts String, at DateTime) "
-        "ENGINE = MergeTree ORDER BY (job, partition_id)"
-    )
+    columns = "(job String, event String, partition_id String, facts String, at DateTime)"
+    table = f"{_LEDGER.quoted} {columns} ENGINE = MergeTree ORDER BY (job, partition_id)"
+    try:
+        server.execute(f"CREATE TABLE IF NOT EXISTS {table} TTL at + INTERVAL 1 YEAR")
+    except SqlError as error:
+        if error.code != Code.SYNTAX_ERROR:
+            raise
+        server.execute(f"CREATE TABLE IF NOT EXISTS {table}")  # before 19.6 nothing expires
 
 
 def record(server: Server, job: str, event: Event, facts: Mapping[str, Mapping[str, Any]]) -> None:
@@ -194,20 +199,53 @@ def record(server: Server, job: str, event: Event, facts: Mapping[str, Mapping[s
         server.execute(f"INSERT INTO {_LEDGER.quoted} FORMAT JSONEachRow", body=body)
 
 
+def last_batch(server: Server, stream: str) -> int:
+    """The greatest number of a batch that is recorded here; -1 if there is none."""
+    sql = (
+        f"SELECT toString(max(toInt64(partition_id))) AS last, toString(count()) AS n FROM {_batches(stream)}"
+    )
+    try:
+        (row,) = server.rows(sql)
+    except SqlError as error:
+        if error.code not in (Code.UNKNOWN_TABLE, Code.UNKNOWN_DATABASE):
+            raise
+        return -1  # no load ever was here
+    return int(row["last"]) if row["n"] != "0" else -1
+
+
+def rows_of_batch(server: Server, stream: str, batch: int) -> int | None:
+    """As it was recorded the last time, if it was."""
+    one = f"{_batches(stream)} AND partition_id = '{batch}' ORDER BY at DESC LIMIT 1"
+    found = [json.loads(row["facts"])["rows"] for row in server.rows(f"SELECT facts FROM {one}")]
+    return int(found[0]) if found else None
+
+
+def _batches(stream: str) -> str:
+    return f"{_LEDGER.quoted} WHERE job = {quote_string(stream)} AND event = '{Event.BATCH.value}'"
+
+
+def attached_by_hand(job: str, partition_id: str, *, epoch: str) -> str:
+    """The statement by which a person records that a partition has its rows."""
+    facts = json.dumps({"epoch": epoch})
+    values = ", ".join(map(quote_string, (job, Event.ATTACHED.value, partition_id, facts)))
+    return f"INSERT INTO {_LEDGER.quoted} (job, event, partition_id, facts, at) VALUES ({values}, now())"
+
+
 def recorded(server: Server, job: str, *, epoch: str = "") -> dict[Event, dict[str, dict[str, Any]]]:
-    """By event and partition id, the facts. Intents of a run that proposed another plan than the one of
-    `epoch`, which was decided, are none.
+    """By event and partition id, the facts of the plan of `epoch`, which was decided: others were proposed
+    only, or are of a job that had this id before and is forgotten, as a run that began so long ago is.
 
     Of two runs that both recorded an intent, the one that saw fewer rows is right: the other looked when the
     first had been carried out. The hashes of both are under `EITHER`.
     """
     rows = server.rows(
-        f"SELECT event, partition_id, facts FROM {_LEDGER.quoted} WHERE job = {quote_string(job)} ORDER BY at"
+        f"SELECT event, partition_id, facts FROM {_LEDGER.quoted} WHERE job = {quote_string(job)} "
+        f"AND (event != '{Event.BEGUN.value}' OR toUInt32(at) > {int(time.time()) - _KEPT_S}) ORDER BY at"
     )
     found: dict[Event, dict[str, dict[str, Any]]] = {event: {} for event in Event}
     for row in rows:
         event, facts = Event(row["event"]), json.loads(row["facts"])
-        if event is Event.INTENT and epoch and facts.get("epoch", epoch) != epoch:
+        if epoch and facts.get("epoch", epoch) != epoch:
             continue
         earlier = found[event].setdefault(row["partition_id"], facts)
         if event is Event.INTENT:

@@ -104,7 +104,8 @@ class Splitter:
         """One piece for each shard that gets any of `rows`.
 
         Raises SqlError: 349, 691 and 321 as `require_values`, 53 for a key that is no integer, 36 for one
-        that gives more or less than one for each row, others where a value does not fit.
+        that gives more or less than one for each row, others where a value does not fit or the key cannot be
+        evaluated.
         """
         require_values(rows, self._columns, self._target.table, self._target.years)
         if self._target.placement is Placement.EVERY_SHARD:
@@ -133,7 +134,7 @@ class Splitter:
         key = self._target.sharding_key
         inner = f"(SELECT {self._casts} FROM Python(_oncluster_rows))"
         slot = slot_expression(key, self._key_type(key, inner, rows), ends[-1])
-        answer = self._query(f"SELECT {slot} AS slot FROM {inner} {self._settings}", "ArrowStream", rows)
+        answer = self._of_key(f"SELECT {slot} AS slot FROM {inner} {self._settings}", "ArrowStream", rows)
         found = pa.ipc.open_stream(pa.py_buffer(answer)).read_all()["slot"].to_numpy()
         if len(found) != rows.num_rows:
             raise SqlError(
@@ -146,8 +147,20 @@ class Splitter:
     def _key_type(self, key: str, inner: str, rows: pa.Table) -> str:
         asking = f"SELECT toTypeName({key}) FROM {inner} LIMIT 1 {self._settings}"
         if asking not in _key_types:
-            _key_types[asking] = self._query(asking, "TSVRaw", rows).decode().strip()
+            _key_types[asking] = self._of_key(asking, "TSVRaw", rows).decode().strip()
         return _key_types[asking]
+
+    def _of_key(self, sql: str, form: str, rows: pa.Table) -> bytes:
+        try:
+            return chdb_query(sql, form, rows)
+        except RuntimeError as error:
+            self._encode(rows)  # which says it where a value does not fit
+            raise SqlError(
+                _code(str(error)),
+                f"The sharding key {self._target.sharding_key} cannot be evaluated: {error}",
+                hint="Spark's workers evaluate it, away from the servers: from columns of the frame and "
+                "functions of ClickHouse, without dictionaries, tables or functions that somebody made.",
+            ) from error
 
     def _encode(self, rows: pa.Table) -> bytes:
         return self._query(

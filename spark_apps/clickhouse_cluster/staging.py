@@ -343,6 +343,14 @@ def sweep(
         list(pool.map(on_one, different))
 
 
+def sweep_run(servers: Iterable[Server], epoch: str) -> None:
+    """On each server, drop what this run staged, of whatever job."""
+    for server in dict.fromkeys(servers):
+        for name in tables(server, f"%{epoch}%"):
+            if name.startswith(("s_", "c_")):
+                drop(server, TableName(DATABASE, name))
+
+
 def _codecs(job: str) -> str:
     number = int(hashlib.sha256(job.encode()).hexdigest()[:8], 16)
     return ", ".join((*("LZ4" if number >> bit & 1 else "NONE" for bit in range(_NONCE_BITS)), "LZ4"))

@@ -1,7 +1,7 @@
 """Structured streaming with `foreachBatch`, for queries that do more with a batch than to write it.
 
 A batch is a job of its own, by the query's id and the batch's number. Both come from the checkpoint: a batch
-that is repeated after a crash has the same, and so is written once.
+that is repeated after a crash has the same, and so is written once. For what comes before it see `set_back`.
 
     query = stream.writeStream.foreachBatch(batch_writer("flights.flights_all", url="http://node01:8123"))
 """
@@ -13,16 +13,19 @@ from collections.abc import Callable
 from pyspark.sql import DataFrame
 
 from engine.errors import ConfigError
+from spark_apps.clickhouse_cluster import staging
 from spark_apps.clickhouse_cluster.batches import QUERY_ID, forget_what_is_not_repeated, job_of
 from spark_apps.clickhouse_cluster.options import FORMAT, Options
+from spark_apps.clickhouse_cluster.outcome import earlier
+from spark_apps.clickhouse_cluster.set_back import is_written_again, record_written
 from spark_apps.clickhouse_cluster.target import Target
 
 
 def batch_writer(table: str, **options: str) -> Callable[[DataFrame, int], None]:
-    """For `foreachBatch`. Appends each batch once; raises as `save` does, and the query stops then.
+    """For `foreachBatch`. Appends each batch once; raises SetBack, and as `save` does: the query stops then.
 
     `job_id` among the options takes the place of the query's id: for a query whose checkpoint is made anew
-    over the same batches.
+    over the same batches, and for each of several writers of one query to the same table.
     """
     parsed = Options.parse({**options, "table": table})
 
@@ -31,8 +34,15 @@ def batch_writer(table: str, **options: str) -> Callable[[DataFrame, int], None]
         query_id = options.get("job_id") or context.getLocalProperty(QUERY_ID)
         if not query_id:
             raise ConfigError("This is no streaming query: it has no id.", hint="Give the option job_id.")
+        is_named, target = bool(options.get("job_id")), Target.find(parsed)
+        if is_written_again(target, query_id, batch_id, is_named=is_named, count=batch.count):
+            return
         job = {**options, "job_id": job_of(query_id, batch_id)}
         batch.write.format(FORMAT).options(**job).mode("append").save(table)
-        forget_what_is_not_repeated(Target.find(parsed), query_id, batch_id)
+        found = earlier(target, staging.job_key(job["job_id"], target))
+        if found.plan is not None and found.coordinator is not None:
+            rows = sum(shard.rows for shard in found.plan.shards)
+            record_written(found.coordinator, target, query_id, batch_id, rows)
+            forget_what_is_not_repeated(target, query_id, batch_id)
 
     return write

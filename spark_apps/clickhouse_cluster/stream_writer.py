@@ -7,13 +7,15 @@ puts its job into its message, and the commit takes it from there.
 Safety argument. As for a job (`commit`), and:
 1. An attempt looks whether its batch was decided before. Then it takes no rows.
 2. The commit looks again. A batch that was decided, by whomever, is carried out as it was decided.
-3. Spark repeats no batch but the last, so records of the one before the last are forgotten. A crash before
-   that leaves them for three months.
-A batch that fails leaves staging tables; its repetition drops them, or the first load after a week.
+3. Spark repeats no batch but the last, so records of the one before it are forgotten. A crash before that
+   leaves them for three months. A batch from before the last is not written (`set_back`).
+A batch that fails drops what its tasks have staged, unless it was decided. What a killed driver has staged
+is dropped by its repetition, or by the first load after a week.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -22,11 +24,15 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from engine.errors import ConfigError
+from engine.errors import ConfigError, NodeUnavailable, ReplyLost
+from spark_apps.clickhouse_cluster import staging
 from spark_apps.clickhouse_cluster.batches import BATCH_ID, QUERY_ID, forget_what_is_not_repeated, job_of
 from spark_apps.clickhouse_cluster.options import Delivery, Options
 from spark_apps.clickhouse_cluster.records import Mode
-from spark_apps.clickhouse_cluster.writer import Job, TaskStaged, finish, stage
+from spark_apps.clickhouse_cluster.set_back import is_written_again, record_written
+from spark_apps.clickhouse_cluster.writer import Job, TaskStaged, finish, give_up, stage
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -64,7 +70,28 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         staged = [message for message in messages if isinstance(message, BatchStaged)]
-        if staged:
-            query, job = staged[0].query, staged[0].job
-            finish(job.looked_at_again(), staged)
-            forget_what_is_not_repeated(job.target, query, batchId)
+        if not staged:
+            return
+        query, job = staged[0].query, staged[0].job
+        rows = sum(one.rows for message in staged for _, one in message.staged)
+        is_named = bool(self._job.options.job_id)
+        if is_written_again(job.target, query, batchId, is_named=is_named, count=lambda: rows):
+            self.abort(messages, batchId)
+            return
+        job = job.looked_at_again()
+        plan = finish(job, staged)
+        record_written(job.coordinator, job.target, query, batchId, sum(shard.rows for shard in plan.shards))
+        forget_what_is_not_repeated(job.target, query, batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Tasks failed, or the commit did. The job is known to tasks: if none has said it, nobody has
+        decided."""
+        staged = [message for message in messages if isinstance(message, BatchStaged)]
+        try:
+            if staged:
+                give_up(staged[0].job)
+            else:
+                servers = (shard.replica for shard in self._job.target.shards)
+                staging.sweep_run(servers, self._job.epoch)
+        except (NodeUnavailable, ReplyLost) as error:  # the first load after a week drops it
+            log.warning("spark.staging_left batch=%s error=%s", batchId, error.message)

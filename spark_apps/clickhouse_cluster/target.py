@@ -7,6 +7,7 @@ table's columns and engine from one replica of each shard.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from typing import Any
 
 from engine.distributed.definition import DistributedDefinition
 from engine.distributed.sharding import slot_count
-from engine.errors import Code, ConfigError, SqlError
+from engine.errors import Code, ConfigError, NodeUnavailable, ReplyLost, SqlError
 from engine.names import TableName, quote_identifier, quote_string
 from engine.sql.tokens import tokenize
 from spark_apps.clickhouse_cluster.addresses import default_database, shards_of
@@ -30,7 +31,13 @@ from spark_apps.clickhouse_cluster.http import Server, first_rows, first_to_answ
 from spark_apps.clickhouse_cluster.options import Delivery, Options, Placement, Views
 from spark_apps.clickhouse_cluster.years import FEW_YEARS, MANY_YEARS, Years, years_of
 
+log = logging.getLogger(__name__)
+
 _ONE_STRUCTURE = "Bring the table to one structure on all shards first."
+_ASKED_FOR_ADDRESSES = (
+    "These addresses are what system.clusters of the server says. Where HTTP is at others, the options "
+    "cluster_file (of the local stack: cluster.xml in its directory) or http_port say so."
+)
 _KEYS = ("partition_key", "sorting_key", "primary_key")
 
 
@@ -182,7 +189,7 @@ class Target:
             if at is None:
                 alone = Shard(number, 1, (server,), server, self.version, self.engine)
                 shards.append(alone)
-                paths.append(_keeper_path(server, self.table) if self.is_replicated else "")
+                paths.append(_in_keeper(server, self.table)[0] if self.is_replicated else "")
             else:
                 shards.append(replace(self.shards[at], number=number))
                 paths.append(self.keeper_paths[at])
@@ -214,8 +221,13 @@ class Target:
             local = TableName(
                 definition.database or default_database(databases, options.table), definition.table
             )
-        with ThreadPoolExecutor(len(shards)) as pool:
-            seen = list(pool.map(lambda shard: _look(shard[1], local, beside), shards))
+        try:
+            with ThreadPoolExecutor(len(shards)) as pool:
+                seen = list(pool.map(lambda shard: _look(shard[1], local, beside), shards))
+        except NodeUnavailable as error:
+            if not options.shards and not options.cluster_file:
+                error.hint = _ASKED_FOR_ADDRESSES
+            raise
         chosen = tuple(
             Shard(number, weight, replicas, one.replica, _version(one.facts["version"]), one.facts["engine"])
             for number, ((weight, replicas), one) in enumerate(zip(shards, seen, strict=True), start=1)
@@ -256,7 +268,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """The local table, as a shard's first replica that answers has it."""
+    """The local table, as one replica of a shard has it."""
 
     replica: Server
     facts: dict[str, str]
@@ -266,17 +278,34 @@ class _Seen:
 
 
 def _look(replicas: Sequence[Server], local: TableName, beside: Callable[[Server], None] | None) -> _Seen:
+    """On the first replica that answers; on a later one if the table of the first takes no rows now."""
     replica, facts = _facts(replicas, local)
     with ThreadPoolExecutor(2) as pool:
         description = pool.submit(columns_of, replica, local)
         other = pool.submit(beside, replica) if beside is not None else None
-        keeper_path = _keeper_path(replica, local) if facts["engine"].startswith("Replicated") else ""
+        is_replicated = facts["engine"].startswith("Replicated")
+        keeper_path, is_readonly = _in_keeper(replica, local) if is_replicated else ("", False)
         columns = description.result()
         if other is not None:
             other.result()
     has_years = any(name in column.type for column in columns for name in ("Date32", "DateTime64"))
     years = years_of(replica) if has_years else FEW_YEARS
-    return _Seen(replica, facts, columns, keeper_path, years)
+    seen = _Seen(replica, facts, columns, keeper_path, years)
+    if is_readonly:
+        later = replicas[replicas.index(replica) + 1 :]
+        writable = next((one for one in later if _is_writable(one, local)), None)
+        log.warning("spark.replica_is_readonly replica=%s table=%s instead=%s", replica, local, writable)
+        if writable is not None:
+            return _look([writable], local, beside)
+    return seen
+
+
+def _is_writable(server: Server, local: TableName) -> bool:
+    try:
+        keeper_path, is_readonly = _in_keeper(server, local)
+    except (NodeUnavailable, ReplyLost, SqlError):
+        return False
+    return bool(keeper_path) and not is_readonly
 
 
 def columns_of(server: Server, table: TableName) -> tuple[Column, ...]:
@@ -357,12 +386,14 @@ def _words(key: str) -> list[str]:
     return [word for word in words if word.strip(" \n()")]
 
 
-def _keeper_path(server: Server, name: TableName) -> str:
-    rows = server.rows(  # not as text, in which quotes and backslashes are escaped
-        "SELECT zookeeper_path FROM system.replicas "
+def _in_keeper(server: Server, name: TableName) -> tuple[str, bool]:
+    """A Replicated table's path, and whether it takes no rows: its session has ended, or its metadata is
+    gone."""
+    rows = server.rows(
+        "SELECT zookeeper_path, toUInt8(is_readonly OR is_session_expired) AS no FROM system.replicas "
         f"WHERE database = {quote_string(name.database)} AND table = {quote_string(name.table)}"
     )
-    return str(rows[0]["zookeeper_path"]) if rows else ""
+    return (rows[0]["zookeeper_path"], bool(rows[0]["no"])) if rows else ("", False)
 
 
 def column_list(names: Sequence[str]) -> str:

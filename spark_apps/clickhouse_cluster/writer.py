@@ -259,7 +259,10 @@ def _say_how_to_go_on(job: Job, error: Exception) -> None:
         is_decided, state = True, "Nobody can tell now whether the load was decided"
     if not is_decided:
         return
-    how = f"{state}: run it again with the option job_id={job.name}, which writes each row once."
+    how = (
+        f"{state}: run it again with the option job_id={job.name}, or start the query again, with its "
+        "checkpoint, if this is a batch of a stream. That writes each row once."
+    )
     if isinstance(error, OnclusterError):
         error.hint = f"{error.hint} {how}".lstrip()
     else:

@@ -41,6 +41,31 @@ class HttpSink(http.server.ThreadingHTTPServer):
         self.status = 200
 
 
+class _StallingHandler(socketserver.StreamRequestHandler):
+    """Says the first line of an answer byte by byte, and never the end of it, until nobody listens."""
+
+    def handle(self) -> None:
+        sink: Any = self.server
+        with contextlib.suppress(OSError):
+            self.wfile.write(b"HTTP/1.1 200 ")
+            while not sink.is_over.wait(0.05):
+                self.wfile.write(b"y")
+
+
+class StallingSink(socketserver.ThreadingTCPServer):
+    """Takes no message and never says so, but always says something."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _StallingHandler)
+        self.is_over = threading.Event()
+
+    def server_close(self) -> None:
+        self.is_over.set()
+        super().server_close()
+
+
 class _SmtpHandler(socketserver.StreamRequestHandler):
     """Enough of SMTP to take a mail."""
 

@@ -21,6 +21,7 @@ from engine.local.airflow_environment import AirflowSettings, environment_of
 from engine.local.airflow_stack import COMPONENTS, AirflowDown, AirflowStack
 from engine.processes import is_alive
 from engine.testing.processes import MARK, marked
+from tests.airflow.sinks import HttpSink, serving
 
 pytestmark = pytest.mark.slow
 
@@ -187,7 +188,7 @@ def test_a_process_id_that_now_belongs_to_somebody_else_is_not_ours(tmp_path: Pa
                 "port": 1,
                 "tasks_port": 2,
                 "password": "x",
-                "processes": [{"name": "scheduler", "pid": me.pid, "create_time": me.create_time() - 100}],
+                "processes": [{"name": "scheduler", "pid": me.pid, "started": "another boot/5"}],
             }
         )
     )
@@ -202,6 +203,31 @@ def test_settings_of_another_airflow_are_not_inherited(
     environment = environment_of(settings(tmp_path), port=1, tasks_port=2)
     assert "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN" not in environment
     assert "AIRFLOW_CONN_ZOOKEEPER_DEFAULT" not in environment
+
+
+def test_what_a_killed_scheduler_ran_is_looked_for_as_soon_as_it_counts_as_dead(tmp_path: Path) -> None:
+    """Airflow says so 30 s after its last sign of life. By default it looks every 300 s."""
+    name = "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL"
+    assert float(environment_of(settings(tmp_path), port=1, tasks_port=2)[name]) <= 30
+    compose = (ROOT / "docker-compose.yaml").read_text()
+    assert f'{name}: "30"' in compose and "SCHEDULER_HEALTH_CHECK_THRESHOLD" not in compose
+
+
+@pytest.mark.parametrize("name", ["no_proxy", "NO_PROXY"])
+def test_tasks_ask_the_api_server_directly_where_the_environment_has_a_proxy(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(variable, "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.setenv(name, ".example.org")
+    environment = environment_of(settings(tmp_path), port=1, tasks_port=2)
+    assert environment["no_proxy"].startswith(".example.org,")
+    with serving(HttpSink()) as sink:
+        ask = f"import httpx; httpx.post('http://127.0.0.1:{sink.server_address[1]}/', json={{}})"
+        subprocess.run([sys.executable, "-c", ask], env=environment, check=True, timeout=60)
+    assert len(sink.bodies) == 1
 
 
 def test_the_launcher_does_not_import_airflow() -> None:

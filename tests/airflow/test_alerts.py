@@ -222,13 +222,16 @@ def test_every_failure_of_a_run_that_somebody_asked_for_is_told(records: Records
     assert len(chat.bodies) == 2
 
 
-def test_without_a_memory_people_are_told_all_the_same(
-    chat: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize("trouble", ["cannot be read", "cannot be written"])
+def test_without_a_memory_people_are_told_all_the_same_and_once(
+    trouble: str, chat: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     from oncluster_airflow.notifier import OnclusterNotifier, Repeats
 
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("ONCLUSTER_RECORDS_URL", f"sqlite:///{tmp_path}/file/records.db")
+    (tmp_path / "file").write_text("no database" * 100)
+    nowhere = Path("/proc/oncluster/records.db")  # is not there, and cannot be made
+    place = nowhere if trouble == "cannot be written" else tmp_path / "file"
+    monkeypatch.setenv("ONCLUSTER_RECORDS_URL", f"sqlite:///{place}")
     OnclusterNotifier(repeats=Repeats.REMIND)(failure("scheduled__1"))
 
     assert len(chat.bodies) == 1

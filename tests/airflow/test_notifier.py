@@ -12,6 +12,7 @@ import pytest
 
 from engine.ddl.outcome import HostOutcome, HostState
 from engine.names import HostId
+from tests.airflow.sinks import StallingSink, serving
 
 
 def context_of(error: BaseException) -> dict[str, Any]:
@@ -111,6 +112,33 @@ def test_a_web_address_that_answers_500_does_not_hide_the_failure(connection: An
     assert len(http_sink.bodies) == 1
 
 
+@pytest.mark.parametrize("kind", ["webhook", "email"])
+def test_a_server_that_never_comes_to_an_end_is_left_and_the_others_are_told(
+    kind: str,
+    connection: Any,
+    http_sink: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    from oncluster_airflow import channels
+    from oncluster_airflow.notifier import OnclusterNotifier
+
+    monkeypatch.setattr(channels, "_SEND_TIMEOUT_S", 0.5)
+    stalled = {"webhook_conn_id": "stalled"} if kind == "webhook" else {"email_conn_id": "stalled"}
+    connection("chat", conn_type="http", host="127.0.0.1", port=http_sink.server_address[1], schema="http")
+    with serving(StallingSink()) as sink:
+        where = {"host": "127.0.0.1", "port": sink.server_address[1]}
+        if kind == "webhook":
+            connection("stalled", conn_type="http", schema="http", **where)
+        else:
+            connection("stalled", conn_type="smtp", extra={"disable_ssl": True, "disable_tls": True}, **where)
+        notifier = OnclusterNotifier(email_to=["dba@example.org"], slack_conn_id="chat", **stalled)
+        notifier(context_of(timeout_error()))
+
+    assert len(http_sink.bodies) == 1
+    assert f"channel={kind} connection stalled: it did not take the message within 0.5 s" in caplog.text
+
+
 def test_channels_come_from_the_environment_when_nothing_else_names_them(
     monkeypatch: pytest.MonkeyPatch, connection: Any, http_sink: Any
 ) -> None:
@@ -136,6 +164,63 @@ def test_the_variable_goes_before_the_environment(
     OnclusterNotifier()(context_of(ValueError("no")))
 
     assert len(http_sink.bodies) == 1
+
+
+@pytest.mark.parametrize(
+    "receivers", ['"dba@example.org, ops@example.org"', '["dba@example.org", "ops@example.org"]']
+)
+def test_receivers_of_mail_are_a_list_or_one_text(receivers: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text is a sequence, too, of letters."""
+    from oncluster_airflow.notifier import OnclusterNotifier
+
+    monkeypatch.setenv("AIRFLOW_VAR_ONCLUSTER_NOTIFY", f'{{"email_to": {receivers}}}')
+    for notifier in (OnclusterNotifier(), OnclusterNotifier(email_to=json.loads(receivers))):
+        assert notifier.resolve().email_to == ("dba@example.org", "ops@example.org")
+
+
+def test_what_the_variable_cannot_mean_is_logged_and_the_rest_holds(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, airflow_logs: None
+) -> None:
+    from oncluster_airflow.channels import Channels
+
+    odd: dict[str, Any] = {"webhook_conn": "hooks", "email_conn_id": 5, "email_to": {}}
+    value = {**odd, "slack_conn_id": "chat", "webhook_conn_id": None}
+    monkeypatch.setenv("AIRFLOW_VAR_ONCLUSTER_NOTIFY", json.dumps(value))
+    assert Channels().resolve() == Channels(slack_conn_id="chat")
+    for name in odd:
+        assert f"{name} is not as it should be" in caplog.text
+    monkeypatch.setenv("AIRFLOW_VAR_ONCLUSTER_NOTIFY", "[5]")
+    assert Channels().resolve() == Channels()
+
+
+@pytest.mark.parametrize("missing", ["receivers", "connection"])
+def test_mail_without_receivers_or_without_a_connection_is_logged(
+    missing: str, caplog: pytest.LogCaptureFixture, airflow_logs: None
+) -> None:
+    from oncluster_airflow.notifier import OnclusterNotifier
+
+    half = {"email_conn_id": "mail"} if missing == "receivers" else {"email_to": "dba@example.org"}
+    OnclusterNotifier(**half)(context_of(ValueError("no")))
+    assert f"channel=email it has no {missing}" in caplog.text
+
+
+@pytest.mark.parametrize("extra", [{"cert": 5}, {"proxies": {"http": 5}}])
+def test_a_connection_that_airflows_hook_trips_over_does_not_silence_the_others(
+    extra: dict[str, Any],
+    connection: Any,
+    http_sink: Any,
+    caplog: pytest.LogCaptureFixture,
+    airflow_logs: None,
+) -> None:
+    from oncluster_airflow.notifier import OnclusterNotifier
+
+    where = {"conn_type": "http", "host": "127.0.0.1", "port": http_sink.server_address[1], "schema": "http"}
+    connection("odd", **where, extra=extra)
+    connection("chat", **where)
+    OnclusterNotifier(webhook_conn_id="odd", slack_conn_id="chat")(context_of(ValueError("no")))
+
+    assert len(http_sink.bodies) == 1
+    assert "channel=webhook connection odd: TypeError" in caplog.text
 
 
 def test_passwords_do_not_leave_in_messages(connection: Any, http_sink: Any) -> None:

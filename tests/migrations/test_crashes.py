@@ -152,7 +152,7 @@ def check_every_point(tmp_path: Path, *, after: bool, step: int) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_run_killed_at_some_effects_is_completed_by_the_next_one(tmp_path: Path, after: bool) -> None:
-    assert check_every_point(tmp_path, after=after, step=23) > 2
+    assert check_every_point(tmp_path, after=after, step=20) > 2
 
 
 @pytest.mark.extended

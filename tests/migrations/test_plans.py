@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 
@@ -93,6 +94,29 @@ def test_servers_that_do_not_say_whether_they_are_on_line_are_unknown_until_they
         assert presence(plan) == {NODE1: Presence.ACTIVE, NODE2: Presence.INACTIVE}
         alter = next(s for s in plan.statements if "ALTER" in s.sql)
         assert [(h.rows, h.size_bytes) for h in alter.hosts] == [(10, 1000), (None, None)]
+
+    in_world(tmp_path, scenario)
+
+
+def test_hosts_are_asked_at_once_so_that_those_that_hang_are_waited_for_together(tmp_path: Path) -> None:
+    hang_s = 10.0
+
+    class Hanging(Probe):
+        async def is_up(self, host: HostId) -> bool | None:
+            await asyncio.sleep(hang_s)
+            return False
+
+        async def replicated_databases(self, host: HostId) -> frozenset[str]:
+            await asyncio.sleep(hang_s)
+            raise NodeUnavailable("no answer")
+
+    async def scenario(world: World) -> None:
+        await world.start()
+        runner = await world.runner()
+        began_s = world.env.monotonic_s()
+        plan = await make_plan(runner, world.request(), probe=Hanging())
+        assert world.env.monotonic_s() - began_s < 2 * hang_s
+        assert set(presence(plan).values()) == {Presence.INACTIVE}
 
     in_world(tmp_path, scenario)
 

@@ -275,6 +275,9 @@ def test_an_abandoned_host_is_not_sent_again_what_it_may_do_yet_and_has_done_wha
         keeper, entry = await world.server.connect(), f"query-{len(world.entries()) - 1:010}"
         await abandon(keeper, world.queue.paths, entry, NODE2, Abandonment("ada", "its disk burnt", 0))
         await refresh(await world.runner(), world.request())
+        with pytest.raises(MigrationRefused) as refused:
+            await drive(await world.runner(), world.request())
+        assert "Start the host" in refused.value.hint and "mark 4 applied" in refused.value.hint
         with pytest.raises(MigrationRefused, match=f"still stands in the queue as {entry}"):
             await drive(await world.runner(), world.request(leniency=RETRY))
         with pytest.raises(MigrationRefused, match=f"still stands in the queue as {entry}"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import urllib.parse
 from collections.abc import Iterator
 
 import pytest
@@ -265,8 +266,104 @@ def test_a_new_table_with_such_a_constraint_is_refused(cluster: Cluster, read: s
         n1.query("DROP VIEW seen_everywhere")
 
 
-def test_what_keeps_overlooked_tables_from_being_empty_cannot_be_dropped(cluster: Cluster) -> None:
+@pytest.mark.parametrize("engine", ["MergeTree", "ReplicatedMergeTree('/held_long/{c_shard}', '{replica}')"])
+def test_what_merges_and_inserts_would_read_of_an_empty_table_is_refused(
+    cluster: Cluster, engine: str
+) -> None:
+    """It was taken, and no INSERT into the table succeeded any more."""
+    n1 = cluster.n1
+    ttl = "TTL at + INTERVAL 1 DAY DELETE WHERE k IN (SELECT k FROM {})"
+    projection = "PROJECTION p (SELECT k WHERE k IN (SELECT k FROM {}) ORDER BY k)"
+    try:
+        for where in ("held_long", "held_long ON CLUSTER c"):
+            create = f"CREATE TABLE {where} (k UInt64, at DateTime%s) ENGINE = {engine} ORDER BY k %s"
+            assert refused(n1, create % ("", ttl.replace("{}", "t1_d"))).code == 48
+            assert refused(n1, create % (", " + projection.replace("{}", "t1_d"), "")).code == 48
+        n1.query(
+            create.replace(" ON CLUSTER c", "")
+            % ("", "TTL at + INTERVAL 1 DAY SETTINGS index_granularity = 8")
+        )
+        for where in ("held_long", "held_long ON CLUSTER c"):
+            for change in (f"MODIFY {ttl}", f"ADD {projection}"):
+                assert refused(n1, f"ALTER TABLE {where} {change}".replace("{}", "t1_d")).code == 48
+        n1.query("INSERT INTO held_long SELECT k, now() FROM t1_d")
+        assert n1.query("SELECT count() FROM held_long") == "20\n"
+    finally:
+        n1.query("DROP TABLE IF EXISTS held_long ON CLUSTER c SYNC")
+
+
+ALIASES = (
+    ("SELECT k, next, label FROM t1_a WHERE next > 19 ORDER BY k", "19\t20\todd 20\n"),
+    ("SELECT label, sum(next) FROM t1_a GROUP BY label HAVING sum(next) = 7", "even 7\t7\n"),
+    ("SELECT max(COLUMNS('^next')), any(t1_a.more) FROM t1_a PREWHERE k = 3 WHERE next = 4", "4\t[5,3]\n"),
+    ("SELECT a.next, b.k FROM t1_a AS a JOIN t1_a AS b ON a.k = b.next WHERE b.next = 6", "7\t5\n"),
+    ("SELECT count() FROM t1_a WHERE next IN (SELECT next + 18 FROM t1_a)", "2\n"),
+    (
+        "SELECT next FROM t1_a WHERE k IN (4, 5) ORDER BY 1 SETTINGS distributed_group_by_no_merge = 2",
+        "5\n6\n",
+    ),
+    ("SELECT sum(next) FROM t1_a SETTINGS additional_table_filters = {'t1_a': 'next < 4'}", "6\n"),
+)
+
+
+def test_an_alias_column_is_the_distributed_tables_own(cluster: Cluster) -> None:
+    """Shards were asked for columns that they had not."""
+    cluster.n1.query(
+        "CREATE TABLE t1_a (k UInt64, v String, next UInt32 ALIAS k + 1, "
+        "label String ALIAS concat(v, ' ', next), "
+        "more Array(UInt64) ALIAS arrayMap(next -> next + k, [2, 0])) ENGINE = Distributed(c, default, t1, k)"
+    )
+    try:
+        for sql, answer in ALIASES:
+            assert cluster.n1.query(sql) == answer, sql
+        cluster.n1.query("ALTER TABLE t1_a MODIFY COLUMN next UInt32 ALIAS k + 100")
+        assert cluster.n1.query("SELECT max(label) FROM t1_a") == "odd 119\n"
+    finally:
+        cluster.n1.query("DROP TABLE t1_a")
+
+
+def test_a_dictionary_over_a_distributed_table_asks_the_node(cluster: Cluster) -> None:
+    n1 = cluster.n1
+    create = "CREATE DICTIONARY by_k (k UInt64, v String) PRIMARY KEY k SOURCE({}) LAYOUT(FLAT()) LIFETIME(0)"
+    for read in ("SELECT k, v FROM t1_d", "SELECT k, v FROM cluster(c, default, t1)"):
+        assert refused(n1, create.format(f"CLICKHOUSE(QUERY '{read}')")).code == 48
+    query = urllib.parse.quote("SELECT k, v FROM t1_d FORMAT Native")
+    n1.query(create.format(f"HTTP(url '{n1.url}/?query={query}' format 'Native')"))
+    assert (
+        n1.query("SELECT groupArray(dictGet('by_k', 'v', toUInt64(arrayJoin([3, 8]))))") == "['odd','even']\n"
+    )
+    n1.query("DROP DICTIONARY by_k")
+
+
+def test_what_keeps_overlooked_tables_from_being_empty_is_not_listed_and_cannot_be_dropped(
+    cluster: Cluster,
+) -> None:
+    for show in (
+        "SHOW TABLES FROM system",
+        "SHOW FULL TABLES FROM `system`",
+        "SELECT name FROM system.tables",
+    ):
+        assert "a Distributed" not in cluster.n1.query(show)
+        assert "distributed_ddl_queue" in cluster.n1.query(show)
+    assert "a Distributed" not in cluster.n1.query("SHOW TABLES LIKE '%istributed%'", database="system")
     for change in ("DROP VIEW", "DROP TABLE", "DETACH VIEW", "TRUNCATE TABLE"):
         assert refused(cluster.n1, f'{change} system."a Distributed table"').code == 497
     assert refused(cluster.n1, 'RENAME TABLE system."a Distributed table" TO default.away').code == 497
     assert refused(cluster.n1, "SELECT count() FROM loop(t1_d) LIMIT 1").code == 48
+
+
+@pytest.mark.parametrize(
+    ("sql", "quoted"),
+    [
+        ("SELECT nope FROM t1_d", "In scope SELECT nope FROM t1_d. "),
+        ("SELECT sum(k), v FROM t1_d", "In query SELECT sum(k), v FROM t1_d. "),
+        (
+            "INSERT INTO here SELECT a.nope FROM t1_d AS a JOIN t1_d AS b USING k",
+            "FROM a INNER JOIN b USING (k)",
+        ),
+    ],
+)
+def test_an_error_quotes_what_the_user_wrote(cluster: Cluster, sql: str, quoted: str) -> None:
+    text = refused(cluster.n1, sql).text
+    assert quoted in text
+    assert "http" not in text

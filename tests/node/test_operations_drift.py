@@ -18,6 +18,7 @@ from engine.cli.main import cli
 from engine.client import NodeClient
 from engine.testing.cluster_files import clusters_xml
 from engine.testing.local_cluster import LocalCluster
+from spark_apps.clickhouse_cluster.staging import DATABASE as SPARK
 from tests.warm import warm
 
 pytestmark = pytest.mark.slow
@@ -95,6 +96,8 @@ def made(place: Place) -> Place:
     for host, name in (("n1", "main"), ("n2", "main"), ("n3", "second")):
         place.command(host, *(sql.format(path=name, cluster=name) for sql in SCHEMA))
     place.command("n1", ROWS + "FROM numbers(1000)")
+    # As a load with Spark leaves it, on the replicas that it has used.
+    place.command("n1", f"CREATE DATABASE {SPARK}", f"CREATE VIEW {SPARK}.done_1 AS SELECT 1")
     place.command("n2", "SYSTEM SYNC REPLICA shop.flights")
     # Other blocks in another order: the rows are the same, the parts are not.
     place.command("n3", ROWS + "FROM numbers(500, 500)", ROWS + "FROM numbers(500)")

@@ -243,6 +243,9 @@ def test_settings_about_on_cluster_are_found_in_a_statement() -> None:
         ("SHOW CLUSTERS LIKE 'a%' LIMIT 1",
          "SELECT DISTINCT cluster FROM system.clusters WHERE cluster  LIKE 'a%' ORDER BY cluster LIMIT 1"),
         ("SHOW TABLES", "SHOW TABLES"),
+        ("SHOW TABLES FROM db LIKE 'a'", "SHOW TABLES FROM db LIKE 'a'"),
+        ("SHOW TABLES FROM system LIKE 'a'",
+         "SELECT name FROM system.tables WHERE database = 'system' AND name LIKE 'a' ORDER BY name"),
     ],
 )  # fmt: skip
 def test_show_clusters_is_a_select(sql: str, select: str) -> None:

@@ -336,6 +336,28 @@ def _columns(pair: Pair, t: str) -> list[str]:
     return [node.query(sql).strip() for node in pair.both]
 
 
+def test_mutations_are_carried_out_shown_and_killed_however_long_their_texts_are(pair: Pair) -> None:
+    """All rows of `system.mutations` were one text for chDB, which reads 256 KiB, and error 62."""
+    t = pair.table()
+    pair.n1.query(f"INSERT INTO {t} VALUES (1, 'a'), (2, 'b')")
+    for size in (200_000, 600_000):
+        long = f"ALTER TABLE {t} DELETE WHERE k = 1 AND v != '{'x' * size}'"
+        pair.n1.query(long, mutations_sync="2", max_query_size="1000000")
+    assert pair.rows(t) == "2\tb\n"
+    pair.n1.query(
+        f"ALTER TABLE {t} DELETE WHERE throwIf(k = 2) AND v != '{'x' * 200_000}'", mutations_sync="0"
+    )
+    lengths = f"SELECT max(length(command)), sum(is_done) FROM system.mutations WHERE table = '{t}'"
+    both = "system.mutations AS m JOIN system.replicas AS r USING table"
+    for node in (pair.n1, pair.n2):
+        wait_for(lambda ask=node.query: ask(lengths).endswith("\t2\n"))
+        assert int(node.query(lengths).split()[0]) > 600_000
+        assert node.query(f"SELECT count() FROM {both} WHERE m.table = '{t}'") == "3\n"
+    killed = pair.n1.query(f"KILL MUTATION WHERE table = '{t}' AND NOT is_done")
+    assert killed.startswith("waiting") and len(killed) > 200_000
+    assert pair.n1.query(f"KILL MUTATION WHERE table = '{t}' AND NOT is_done") == ""
+
+
 @pytest.mark.extended
 @pytest.mark.parametrize("name", ["alter_sync", "replication_alter_partitions_sync"])
 def test_who_is_waited_for_says_a_setting_with_two_names(pair: Pair, name: str) -> None:

@@ -442,6 +442,7 @@ def test_rows_of_a_table_whose_replacement_was_not_committed_stay(
     three.same(DEFINITIONS.format(d))
     assert three.n1.query(f"SELECT count() FROM {d}.p") == "0\n"
     refused(three.n1.post(f"CREATE OR REPLACE TABLE {d}.p (s UInt64) ENGINE = MergeTree ORDER BY z"), 47)
+    assert three.same(f"SHOW DATABASES LIKE '{d}%'") == f"{d}\n"  # the others had nothing to move aside
     assert "_oncluster_replaced" not in three.n1.query("SHOW DATABASES")
     eventually(lambda: len(three.digests(d)), 1)
 

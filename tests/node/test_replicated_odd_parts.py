@@ -105,3 +105,26 @@ def test_such_parts_of_a_plain_table_come_into_a_replicated_one_when_they_are_wr
     for command in commands:
         pair.n1.query(command)
     eventually(lambda: pair.n2.query(f"SELECT count(), sum(k) FROM {target}"), "5\t25\n")
+
+
+def test_parts_with_marks_of_the_other_kind_are_refused_before_the_log_has_them(pair: Pair) -> None:
+    """Each replica tried to show them for ever, and the statement never ended."""
+    rest = "PARTITION BY k % 2 ORDER BY k"
+    usual, fixed = pair.table(), pair.table(rest=f"{rest} SETTINGS index_granularity_bytes = 0")
+    unmixed = pair.table(rest=f"{rest} SETTINGS enable_mixed_granularity_parts = 0")
+    for t in (usual, fixed):
+        pair.n1.query(f"INSERT INTO {t} VALUES (1, 'a'), (2, '{t}')")
+    for source, target in ((usual, fixed), (fixed, unmixed)):
+        for command in (
+            f"ALTER TABLE {target} REPLACE PARTITION 0 FROM {source}",
+            f"ALTER TABLE {target} ATTACH PARTITION 0 FROM {source}",
+            f"ALTER TABLE {source} MOVE PARTITION 0 TO TABLE {target}",
+        ):
+            refused(pair.n1.post(command), 36, "inconsistent granularity")
+        pair.n1.query(f"ALTER TABLE {target} FETCH PARTITION 1 FROM '/tables/{source}'")
+        refused(pair.n1.post(f"ALTER TABLE {target} ATTACH PARTITION 1"), 36, "inconsistent granularity")
+    assert pair.rows(fixed) == f"1\ta\n2\t{fixed}\n"
+    assert pair.rows(unmixed) == ""
+    pair.n1.query(f"ALTER TABLE {usual} REPLACE PARTITION 0 FROM {fixed}")
+    pair.n1.query(f"OPTIMIZE TABLE {usual} FINAL")
+    assert pair.rows(usual) == f"1\ta\n2\t{fixed}\n"

@@ -162,6 +162,39 @@ def test_a_replicated_table_is_attached_as_a_plain_one(pair: Pair) -> None:
     assert n1.query("SELECT count() FROM d.left") == f"{int(before.split()[0]) + 2}\n"
 
 
+def test_a_table_whose_record_is_gone_is_named_and_put_back_or_made_anew(pair: Pair) -> None:
+    pair.on_cluster(
+        f"CREATE TABLE d.unknown ON CLUSTER all (a Int8) ENGINE = ReplicatedMergeTree({OWN_PATH}) ORDER BY a"
+    )
+    pair.n1.query("INSERT INTO d.unknown VALUES (1)")
+    pair.synced("d.unknown")
+    [record] = [file for file in pair.catalog("n2") if file.is_file() and '"unknown"' in file.read_text()]
+    log_file = pair.local.directory / "logs" / "n2.log"
+    lost = record.with_suffix(".lost")
+    for is_put_back in (True, False):
+        before = log_file.read_text().count("replicated.no_record")
+        record.rename(lost)
+        pair.restart("n2")
+        assert log_file.read_text().count("replicated.no_record") == before + 1
+        assert "replicated.no_record table=d.unknown" in log_file.read_text()
+        assert pair.n2.query("SELECT min(a) FROM d.unknown") == "1\n"
+        if is_put_back:
+            lost.rename(record)
+            pair.restart("n2")
+        else:
+            pair.n2.query("DROP TABLE d.unknown SYNC")
+            pair.n1.query("SYSTEM DROP REPLICA 'n2' FROM TABLE d.unknown")
+            pair.n2.query(
+                f"CREATE TABLE d.unknown (a Int8) ENGINE = ReplicatedMergeTree({OWN_PATH}) ORDER BY a"
+            )
+        pair.n1.query(
+            "INSERT INTO d.unknown VALUES (2), (3)" if is_put_back else "INSERT INTO d.unknown VALUES (4)"
+        )
+        pair.synced("d.unknown")
+        assert pair.same("SELECT count() FROM d.unknown") == ("3\n" if is_put_back else "4\n")
+    lost.unlink()
+
+
 def test_a_plain_table_does_not_take_the_place_of_a_replica_that_is_there(pair: Pair) -> None:
     n1 = pair.n1
     n1.query("CREATE TABLE d.late (a UInt64) ENGINE = MergeTree ORDER BY a")
@@ -262,10 +295,18 @@ def test_what_a_crash_left_of_a_replacement_goes_at_the_next_start(pair: Pair) -
     pair.n1.query(
         f"CREATE TABLE d.{left} (a Int8) ENGINE = ReplicatedMergeTree('/unfinished', 'r') ORDER BY a"
     )
+    # Of a plain table that was to take a replicated one's place, and of a replicated one in a plain table's.
+    new, old = uuid4(), uuid4()
+    for uuid, named_after in ((new, new), (old, uuid4())):
+        name = f"_tmp_replace_{named_after.hex}"
+        pair.n1.query(f"CREATE TABLE d.{name} UUID '{uuid}' (a Int8) ENGINE = MergeTree ORDER BY a")
     pair.restart("n1")
     eventually(lambda: pair.catalog("n1"), before)
     assert pair.n1.query(f"EXISTS d.{left}") == "0\n"
     assert "unfinished" not in pair.children("/")
+    plain = "SELECT uuid FROM system.tables WHERE database = 'd' AND startsWith(name, '_tmp_replace_')"
+    eventually(lambda: pair.n1.query(plain), f"{old}\n")
+    pair.n1.query(f"DROP TABLE d.{name} SYNC")
 
 
 @pytest.mark.extended

@@ -243,7 +243,7 @@ def test_a_detached_table_catches_up_when_it_is_attached(pair: Pair) -> None:
 @pytest.mark.parametrize(
     ("sql", "code"),
     [
-        ("CREATE OR REPLACE TABLE d.stays (a Int8) ENGINE = MergeTree ORDER BY a", 48),
+        ("CREATE OR REPLACE VIEW d.stays AS SELECT 1 AS a", 48),
         (f"ATTACH TABLE d.no {SMALL}", 80),
         (f"CREATE TEMPORARY TABLE no {SMALL}", 36),
         ("CREATE TABLE d.no CLONE AS d.stays", 253),
@@ -328,6 +328,30 @@ def test_create_or_replace_puts_a_new_replica_in_the_old_tables_place(pair: Pair
     assert pair.n1.query("SELECT count() FROM d.replaced") == "0\n"
     pair.n1.query("DROP TABLE d.replaced SYNC")
     assert pair.catalog("n1") == before
+
+
+@pytest.mark.parametrize("engine", ["MergeTree ORDER BY a", "Memory", "Distributed(all, d, elsewhere, a)"])
+def test_a_table_that_is_not_replicated_takes_the_place_of_one_that_is(pair: Pair, engine: str) -> None:
+    before = pair.catalog("n1")
+    name = f"d.no_more_{engine[:3].lower()}"
+    pair.on_cluster(
+        f"CREATE TABLE {name} ON CLUSTER all (a Int8) ENGINE = ReplicatedMergeTree({OWN_PATH}) ORDER BY a"
+    )
+    pair.n1.query(f"INSERT INTO {name} VALUES (1), (2)")
+    pair.synced(name)
+    create = f"TABLE {name} (a Int8) ENGINE = {engine}"
+    if not engine.startswith("Distributed"):
+        refused(pair.n1.post(f"CREATE OR REPLACE {create} AS SELECT throwIf(1) AS a"), 395)
+        assert pair.same(f"SELECT a FROM {name} ORDER BY a") == "1\n2\n"
+        pair.n1.query(f"REPLACE {create} AS SELECT a + 1 AS a FROM {name}")
+        assert pair.n1.query(f"SELECT a FROM {name} ORDER BY a") == "2\n3\n"
+        assert pair.n2.query(f"SELECT a FROM {name} ORDER BY a") == "1\n2\n"
+    for _ in range(2):
+        pair.on_cluster(f"CREATE OR REPLACE {create}".replace(" (", " ON CLUSTER all (", 1))
+        assert f"ENGINE = {engine[:3]}" in pair.same(f"SHOW CREATE TABLE {name}")
+    assert pair.same("SHOW TABLES FROM d LIKE '%replace%'") == ""
+    assert pair.catalog("n1") == before
+    pair.on_cluster(f"DROP TABLE {name} ON CLUSTER all SYNC")
 
 
 def test_create_or_replace_of_a_plain_table_and_on_cluster(pair: Pair) -> None:

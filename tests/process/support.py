@@ -17,7 +17,8 @@ import psutil
 
 from engine.env import SystemEnv
 from engine.local.state import StackState, read_state
-from engine.testing.processes import ProcessId, marked
+from engine.processes import ProcessId
+from engine.testing.processes import marked
 
 ONCLUSTER = [sys.executable, "-m", "engine.cli"]
 PATIENCE_S = 600.0

@@ -15,10 +15,10 @@ import pytest
 
 from engine.env import SystemEnv
 from engine.ports import free_ports, is_free
-from engine.processes import is_alive
+from engine.processes import ProcessId, is_alive
 from engine.testing.guard import Guard
 from engine.testing.launch import Launch, cold
-from engine.testing.processes import MARK, ChildProcess, ProcessId, marked, sweep
+from engine.testing.processes import MARK, ChildProcess, marked, sweep
 from engine.testing.warm import WarmPython, is_possible
 
 pytestmark = pytest.mark.slow
@@ -96,7 +96,7 @@ async def test_a_child_started_again_appends_to_its_log(tmp_path: Path, launch: 
 async def test_a_reused_process_number_is_not_believed() -> None:
     mine = ProcessId.of(os.getpid())
     assert mine is not None and mine.is_alive
-    assert not ProcessId(mine.pid, mine.started_s - 100).is_alive
+    assert not ProcessId(mine.pid, mine.started + "0").is_alive
 
 
 async def test_a_child_has_the_surroundings_that_it_was_given_and_its_own_exit_code(

@@ -319,6 +319,18 @@ def test_records_of_old_jobs_are_dropped_by_the_next_load(
     assert begin(servers, table).before is Progress.NOTHING
 
 
+@pytest.mark.parametrize("mode", [Mode.APPEND, Mode.OVERWRITE_PARTITIONS])
+def test_an_id_that_is_used_again_when_its_job_is_forgotten_is_that_of_a_new_load(
+    place: Servers, table: str, mode: Mode
+) -> None:
+    for first, last in ((0, 30), (30, 60)):
+        job = begin(place, table, mode=mode)
+        finish(job, [attempt(job, task=0, number=1, first=first, last=last)])
+        records.forget(job.coordinator, job.key)
+    expected = range(60) if mode is Mode.APPEND else range(30, 60)
+    assert place.ask(f"SELECT a FROM {table}") == sorted(map(str, expected))
+
+
 def test_an_attempt_that_posts_after_the_commit_changes_nothing(place: Servers, table: str) -> None:
     """1. Two attempts of a task run. 2. One wins and is committed. 3. The other posts what it still has."""
     job = begin(place, table)

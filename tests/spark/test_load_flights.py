@@ -21,8 +21,6 @@ from typing import Any
 import psutil
 import pyarrow as pa
 import pytest
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-from pyspark.errors import SparkRuntimeException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -31,6 +29,7 @@ from engine.etl.launch import SparkSettings, command_line, spark_environment
 from engine.etl.request import LoadRequest
 from engine.testing.local_cluster import LocalCluster
 from spark_apps.flights import COLUMNS, JOINED, raw_flights
+from spark_apps.java_errors import RawFileDamaged, told_in_one_line
 from spark_apps.load_flights import Load, Request, _packaged
 from spark_apps.raw_files import raw_file
 from tests.quick_java import QUICK_SPARK
@@ -247,8 +246,9 @@ def test_packed_files_are_loaded_as_they_are_and_one_that_is_cut_short_loads_not
     assert contents(flights) == before
     packed = source / "flights.csv.gz"
     packed.write_bytes(packed.read_bytes()[:-20])
-    with pytest.raises(Py4JJavaError, match=r"FAILED_READ_FILE"):
+    with pytest.raises(RawFileDamaged) as damaged:
         load(spark, local, source, "--job-id", "cut short")
+    assert damaged.value.message == f"{packed} cannot be read: Unexpected end of input stream."
     assert contents(flights) == before
 
 
@@ -330,7 +330,7 @@ def test_each_flight_has_what_the_small_files_know_of_it(flights: Servers) -> No
     ("line", "message"),
     [
         ("N2,1999,Fixed,B,7,2,many,NA,Fan", "seats in planes.csv is no int: many"),
-        (",1999,Fixed,B,7,2,149,NA,Fan", "A line of planes.csv has no tailnum"),
+        (",1999,Fixed,B,7,2,149,NA,Fan", "A line of planes.csv has no tailnum."),
     ],
 )
 def test_a_small_file_with_a_line_that_does_not_fit_fails_the_load(
@@ -339,7 +339,7 @@ def test_a_small_file_with_a_line_that_does_not_fit_fails_the_load(
     with (source / "planes.csv").open("a") as file:
         file.write(f"{line}\n")
     request = Request.parse(arguments(local, source, "--job-id", "j"))
-    with pytest.raises(SparkRuntimeException, match=message):
+    with pytest.raises(RawFileDamaged, match=rf"\A{message}\Z"), told_in_one_line():
         Load(spark, request, source)._reference("planes").collect()
 
 

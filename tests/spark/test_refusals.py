@@ -88,6 +88,18 @@ def test_a_key_that_gives_fewer_or_more_numbers_than_rows_loses_and_doubles_none
     assert (sum(nodes.counts(table)), nodes.staging()) == (0, [])
 
 
+@pytest.mark.parametrize(
+    "key", ["dictGet('d.x', 'shard', a)", "d_made_by_somebody(a)", "toUInt64(a IN (SELECT a FROM d.x))"]
+)
+def test_a_key_that_only_servers_can_evaluate_is_refused_as_what_it_is(nodes: Servers, key: str) -> None:
+    table = make_table(nodes)
+    job = begin(nodes, table, sharding_key=key)
+    with pytest.raises(SqlError, match=re.escape(f"The sharding key {key} cannot be evaluated")):
+        attempt(job, task=0, number=1)
+    give_up(job)
+    assert (sum(nodes.counts(table)), nodes.staging()) == (0, [])
+
+
 @pytest.mark.parametrize("mode", [Mode.APPEND, Mode.OVERWRITE_PARTITIONS])
 def test_replicas_of_one_table_that_are_listed_as_shards_are_refused(nodes: Servers, mode: Mode) -> None:
     """To replace a partition on one of them would remove what was written by way of the other."""
@@ -240,6 +252,17 @@ def test_a_shard_without_any_replica_that_answers_stops_the_load(nodes: Servers)
     away = replace(nodes, shards=[nodes.shards[0], [NOBODY, NOBODY]])
     with pytest.raises(NodeUnavailable, match=r"No replica answers: .*127\.0\.0\.1:1"):
         begin(away, make_table(nodes))
+
+
+def test_addresses_that_are_only_the_clusters_are_said_to_be_when_nobody_answers_there(
+    nodes: Servers,
+) -> None:
+    table, server = make_table(nodes), nodes.shards[0][0]
+    server.execute(f"CREATE TABLE {table}_all AS {table} ENGINE = Distributed(two, d, {table[2:]}, a)")
+    MADE.append((server, f"DROP TABLE {table}_all"))
+    with pytest.raises(NodeUnavailable, match="http://n1:1: ") as away:
+        Target.find(Options.parse({"table": f"{table}_all", "url": str(server), "http_port": "1"}))
+    assert "cluster_file" in away.value.hint
 
 
 def test_a_table_that_has_no_parts_is_refused_before_anything_is_decided(servers: Servers) -> None:

@@ -9,6 +9,9 @@ from dataclasses import replace
 import pytest
 
 from engine.errors import NodeUnavailable, OnclusterError, UnknownOutcome
+from engine.keeper.recipes import remove_recursive
+from engine.names import TableName
+from engine.testing.local_cluster import Call, LocalCluster
 from spark_apps.clickhouse_cluster import records, staging
 from spark_apps.clickhouse_cluster.http import Server
 from spark_apps.clickhouse_cluster.moves import Moves, RowsMissing
@@ -17,7 +20,7 @@ from spark_apps.clickhouse_cluster.outcome import outcome_of
 from spark_apps.clickhouse_cluster.records import Progress
 from spark_apps.clickhouse_cluster.writer import Job, finish, give_up, servers_of
 from tests.few import few_first
-from tests.spark.conftest import MADE, Servers
+from tests.spark.conftest import MADE, NUMBERS, Servers
 from tests.spark.front import Front
 from tests.spark.test_faults import Crash, _crash, attempt, begin, is_once, make_table
 
@@ -188,7 +191,8 @@ def test_rows_that_merges_have_summed_are_not_added_again(
     servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1. A table that sums has a load's keys already. 2. A commit has added rows, and ends before that is
-    recorded. 3. They are merged: there are as many rows as before. 4. The load is started again."""
+    recorded. 3. They are merged: there are as many rows as before. 4. The load is started again, and a person
+    records what is there as the error says."""
     place = servers.one_each
     table = f"d.{servers.kind}_sums"
     for server in place.all:
@@ -202,11 +206,17 @@ def test_rows_that_merges_have_summed_are_not_added_again(
     for server in place.all:
         server.execute(f"OPTIMIZE TABLE {table} FINAL")
     assert sum(place.counts(table)) == 60
-    again = begin(place, table)
     with pytest.raises(UnknownOutcome):
-        finish(again, [])
+        finish(begin(place, table), [])
     assert place.ask(f"SELECT sum(n) FROM {table}") == moved
-    staging.sweep(place.all, again.key)
+    for _ in place.shards:
+        with pytest.raises(UnknownOutcome) as unknown:
+            finish(begin(place, table), [])
+        (there,) = (server for server in place.all if str(server) in unknown.value.message)
+        there.execute(unknown.value.hint.partition("there: ")[2].partition(". Then")[0])
+    finish(begin(place, table), [])
+    assert sum(map(int, place.ask(f"SELECT sum(n) FROM {table}"))) == 120
+    assert place.staging() == []
 
 
 @pytest.mark.parametrize("job_id", few_first(["", "mine"], few=1))
@@ -236,3 +246,42 @@ def test_a_load_that_failed_when_it_was_decided_says_what_finishes_it(
     finish(again, [])
     assert is_once(nodes, table)
     assert nodes.staging() == []
+
+
+def test_what_the_ledger_says_of_a_year_ago_goes_where_a_server_knows_how(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """18.16 knows no TTL."""
+    ledger = TableName(staging.DATABASE, f"ledger_{next(NUMBERS)}")
+    monkeypatch.setattr(records, "_LEDGER", ledger)
+    server = servers.shards[0][0]
+    records.prepare(server)
+    MADE.append((server, f"DROP TABLE IF EXISTS {ledger.quoted}"))
+    for job, days in (("new", 300), ("old", 400)):
+        server.execute(f"INSERT INTO {ledger.quoted} (job, at) VALUES ('{job}', now() - 86400 * {days})")
+    server.execute(f"OPTIMIZE TABLE {ledger.quoted} FINAL")
+    expected = "new" if servers.kind == "nodes" else "new\nold"
+    assert server.text(f"SELECT job FROM {ledger.quoted} ORDER BY job").strip() == expected
+
+
+def test_a_replica_that_takes_no_rows_is_passed_over(
+    nodes: Servers, running: tuple[LocalCluster, Call[None]]
+) -> None:
+    local, call = running
+    table = make_table(nodes)
+    first, second = nodes.shards[0]
+    (path,) = first.text(f"SELECT replica_path FROM system.replicas WHERE table = '{table[2:]}'").split()
+
+    async def lose_metadata() -> None:
+        async with local.keeper() as keeper:
+            await remove_recursive(keeper, path)
+
+    call(lose_metadata())
+    first.execute(f"SYSTEM RESTART REPLICA {table}")
+    assert first.text(f"SELECT is_readonly FROM system.replicas WHERE table = '{table[2:]}'").strip() == "1"
+    job = begin(nodes, table, job_id="")
+    assert job.target.shards[0].replica == second
+    finish(job, [attempt(job, task=0, number=1)])
+    first.execute(f"SYSTEM RESTORE REPLICA {table}")
+    first.execute(f"SYSTEM SYNC REPLICA {table}")
+    assert is_once(nodes, table)

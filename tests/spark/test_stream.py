@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_apps.clickhouse_cluster import staging
+from spark_apps.clickhouse_cluster import records, staging
+from spark_apps.clickhouse_cluster.options import Options
+from spark_apps.clickhouse_cluster.set_back import SetBack, is_written_again, record_written
 from spark_apps.clickhouse_cluster.stream import batch_writer
+from spark_apps.clickhouse_cluster.target import Target
+from tests.few import few_first
 from tests.spark.conftest import Servers
 from tests.spark.latched import Fault, LatchedSource, Latches
 
@@ -57,7 +62,7 @@ def test_a_batch_that_was_written_before_the_query_ended_is_not_written_again(
     run()
     assert seen == [0, 1, 1, 2]
     assert nodes.ask(f"SELECT a FROM {table}") == sorted(map(str, range(30)))
-    assert len(done_jobs(nodes) - before) == 2, "batches that will not be repeated are forgotten"
+    assert len(done_jobs(nodes) - before) == 1, "batches that will not be repeated are forgotten"
 
 
 def test_a_stream_of_the_format_writes_a_batch_that_is_repeated_once(
@@ -84,7 +89,7 @@ def test_a_stream_of_the_format_writes_a_batch_that_is_repeated_once(
     assert run() == 1
     assert nodes.ask(f"SELECT a FROM {table}") == sorted(map(str, range(30)))
     assert nodes.staging() == []
-    assert len(done_jobs(nodes) - before) == 2, "batches that will not be repeated are forgotten"
+    assert len(done_jobs(nodes) - before) == 1, "batches that will not be repeated are forgotten"
 
 
 @pytest.mark.extended
@@ -116,3 +121,108 @@ def test_a_query_whose_commits_are_killed_is_started_again_and_writes_each_batch
     run()
     assert nodes.ask(f"SELECT a FROM {table}") == sorted(map(str, range(30)))
     assert nodes.staging() == []
+
+
+def written_by(how: str, stream: DataFrame, table: str, checkpoint: Path, **options: str) -> None:
+    """All that is there to read, in one of both ways. Raises StreamingQueryException."""
+    if how == "format":
+        writer = stream.writeStream.format("clickhouse_cluster").options(path=table, **options)
+    else:
+        writer = stream.writeStream.foreachBatch(batch_writer(table, **options))
+    writer = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+    writer.start().awaitTermination()
+
+
+@pytest.fixture(params=few_first(["format", "foreachBatch"], few=1))
+def how(request: pytest.FixtureRequest) -> str:
+    return request.param  # type: ignore[no-any-return]
+
+
+def test_a_query_with_an_older_checkpoint_than_it_wrote_with_neither_doubles_nor_leaves_out_rows(
+    spark: SparkSession, nodes: Servers, tmp_path: Path, how: str
+) -> None:
+    """1. Batch 0 is written, and the checkpoint is copied. 2. So are batches 1 and 2. 3. The query is started
+    with the copy: its batch 1 has the rows of both and more."""
+    table = nodes.table("a UInt32", rest="ORDER BY a")
+    checkpoint, copy = tmp_path / "checkpoint", tmp_path / "copy"
+    source = files(tmp_path, number=1)
+    stream = spark.readStream.schema("a long").csv(str(source))
+    options = {"shards": nodes.option, "sharding_key": "a"}
+    for at in (1, 2, 3):
+        written_by(how, stream, table, checkpoint, **options)
+        if at == 1:
+            shutil.copytree(checkpoint, copy)
+        (source / f"{at}.csv").write_text(f"{1000 * at}\n")
+    with pytest.raises(StreamingQueryException, match=r"Batch 1 of the query .* comes after batch 2"):
+        written_by(how, stream, table, copy, **options)
+    assert nodes.ask(f"SELECT a FROM {table}") == sorted(map(str, (*range(10), 1000, 2000)))
+    written_by(how, stream, table, checkpoint, **options)
+    assert nodes.ask(f"SELECT a FROM {table}") == sorted(map(str, (*range(10), 1000, 2000, 3000)))
+    assert nodes.staging() == []
+
+
+def test_a_named_query_whose_checkpoint_is_made_anew_writes_no_batch_again_and_none_in_place_of_another(
+    spark: SparkSession, nodes: Servers, tmp_path: Path, how: str
+) -> None:
+    """1. Three batches are written. 2. The checkpoint is lost: the same batches are left out, and the next is
+    written. 3. It is lost once more, and batch 0 is another."""
+    table = nodes.table("a UInt32", rest="ORDER BY a")
+    source = files(tmp_path, number=3)
+    options = {"shards": nodes.option, "sharding_key": "a", "job_id": f"named, {how}"}
+
+    def run(checkpoint: str) -> None:
+        stream = spark.readStream.schema("a long").option("maxFilesPerTrigger", 1).csv(str(source))
+        written_by(how, stream, table, tmp_path / checkpoint, **options)
+
+    run("first")
+    (source / "3.csv").write_text("1000\n")
+    run("second")
+    expected = sorted(map(str, (*range(30), 1000)))
+    assert nodes.ask(f"SELECT a FROM {table}") == expected
+    (source / "0.csv").write_text("2000\n")
+    with pytest.raises(StreamingQueryException, match="it had 10 rows then, and has 1 now"):
+        run("third")
+    assert nodes.ask(f"SELECT a FROM {table}") == expected
+    assert nodes.staging() == []
+
+
+def test_what_a_query_wrote_is_known_whichever_shard_is_the_first_now(servers: Servers) -> None:
+    table = servers.table("a UInt32", rest="ORDER BY a")
+
+    def target_of(shards: str) -> Target:
+        return Target.find(Options.parse({"table": table, "shards": shards, "sharding_key": "a"}))
+
+    target = target_of(servers.option)
+    turned = target_of(";".join(reversed(servers.option.split(";"))))
+
+    def is_left_out(batch: int, rows: int) -> bool:
+        return is_written_again(turned, "q", batch, is_named=True, count=lambda: rows)
+
+    records.prepare(target.shards[0].replica)
+    assert not is_left_out(0, rows=7)
+    for batch in (0, 9, 10):
+        record_written(target.shards[0].replica, target, "q", batch, rows=batch + 7)
+    assert (is_left_out(0, rows=7), is_left_out(9, rows=16)) == (True, True)
+    assert (is_left_out(10, rows=17), is_left_out(11, rows=1)) == (False, False)
+    for batch, rows in ((9, 15), (5, 12)):
+        with pytest.raises(SetBack, match=f"has {rows} now"):
+            is_left_out(batch, rows=rows)
+    with pytest.raises(SetBack, match="older than what it has written"):
+        is_written_again(turned, "q", 9, is_named=False, count=lambda: 16)
+    assert not is_written_again(turned, "other", 0, is_named=False, count=lambda: 1)
+
+
+def test_a_batch_that_fails_leaves_no_staging_however_often_it_is_tried(
+    spark: SparkSession, nodes: Servers, tmp_path: Path
+) -> None:
+    """One of two tasks has a value that does not fit, and the other one has staged by then or not."""
+    table = nodes.table("a UInt8", rest="ORDER BY a")
+    source = tmp_path / "in"
+    source.mkdir()
+    (source / "0.csv").write_text("".join(f"{row}\n" for row in (*range(200), 1000)))
+    stream = spark.readStream.schema("a long").csv(str(source)).repartition(2)
+    for _ in range(2):
+        with pytest.raises(StreamingQueryException, match="UInt8"):
+            written_by("format", stream, table, tmp_path / "c", shards=nodes.option, sharding_key="a")
+        assert nodes.staging() == []
+    assert nodes.counts(table) == [0, 0]

@@ -106,6 +106,27 @@ def test_values_arrive_as_they_are(nodes: Servers) -> None:
     assert [int(row[0]) for row in cells] == list(range(longest))
 
 
+def test_the_first_and_the_last_times_are_kept_whatever_the_zone_of_the_column_is(nodes: Servers) -> None:
+    """A column shows the nearest time that its zone has within the years, and keeps the value."""
+    first = dt.datetime(1, 1, 1, tzinfo=dt.UTC)
+    last = dt.datetime(9999, 12, 31, 23, 59, 59, 999000, dt.UTC)
+    zones = ("Asia/Tokyo", "America/New_York", "Pacific/Kiritimati", "UTC")
+    columns = [f"v{number} DateTime64(3, '{zone}')" for number, zone in enumerate(zones)]
+    seconds = [f"s{number} DateTime('{zone}')" for number, zone in enumerate(zones)]
+    table = nodes.table(f"a UInt32, {', '.join(columns + seconds)}", rest="ORDER BY a")
+    rows = {"a": pa.array([0, 1], pa.int64())}
+    for number in range(len(zones)):
+        rows[f"v{number}"] = pa.array([first, last], pa.timestamp("us", "UTC"))
+        ends = [dt.datetime.fromtimestamp(end, dt.UTC) for end in (0, 2**32 - 1)]
+        rows[f"s{number}"] = pa.array(ends, pa.timestamp("us", "UTC"))
+    load(nodes, table, rows)
+    read = [f"toUnixTimestamp64Milli(v{number}), toUnixTimestamp(s{number})" for number in range(len(zones))]
+    assert nodes.ask(f"SELECT a, {', '.join(read)} FROM {table}") == [
+        "\t".join(["0", *["-62135596800000", "0"] * len(zones)]),
+        "\t".join(["1", *["253402300799999", str(2**32 - 1)] * len(zones)]),
+    ]
+
+
 REFUSED: Sequence[tuple[str, pa.DataType, Any, int]] = (
     ("Array(UInt8)", pa.list_(pa.int32()), [1, 300], 70),
     ("Array(UInt8)", pa.list_(pa.int32()), [1, None], 349),

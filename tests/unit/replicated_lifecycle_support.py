@@ -106,6 +106,12 @@ class Disk(LocalTables):
     async def by_uuid(self, uuids: Sequence[UUID]) -> Mapping[UUID, LocalTable]:
         return {uuid: _local(uuid, self.tables[uuid]) for uuid in uuids if uuid in self.tables}
 
+    async def with_settings(self, settings: Mapping[str, str]) -> Sequence[LocalTable]:
+        return []
+
+    async def beginning_with(self, prefix: str) -> Sequence[LocalTable]:
+        return [_local(uuid, name) for uuid, name in self.tables.items() if name.table.startswith(prefix)]
+
     async def detached(self) -> Mapping[UUID, TableName]:
         return {}
 
@@ -345,8 +351,12 @@ class Process:
         return bool(self.world.disk.tables), await self.world.paths(), is_attached
 
     async def _fill(self, asked: Asked) -> None:
-        """INSERT INTO … SELECT: parts, one after another."""
-        [name] = parse_statement(asked.sql).tables
+        """INSERT INTO … SELECT: parts, one after another. Or a CREATE of a table that is not replicated."""
+        statement = parse_statement(asked.sql)
+        if statement.kind is StatementKind.CREATE_TABLE:
+            await self.world.disk.query(asked.sql)
+            return
+        [name] = statement.tables
         table = self.tables.find(name)
         assert table is not None
         keeper = await self.holder.get()

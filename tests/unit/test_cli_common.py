@@ -22,6 +22,7 @@ from engine.cli import common, main
 from engine.cli.drift import DIFFERS
 from engine.cli.health import HealthExit
 from engine.cli.standby import NOT_YET
+from engine.migrations.errors import MigrationRefused, TableNotMade
 
 
 def run(error: BaseException, *arguments: str) -> tuple[int, str]:
@@ -50,6 +51,9 @@ def run(error: BaseException, *arguments: str) -> tuple[int, str]:
         (errors.SqlError(errors.Code.SYNTAX_ERROR, "no SQL"), 5),
         (errors.SqlError(errors.Code.UNFINISHED, "still running"), 3),
         (errors.SqlError(errors.Code.TIMEOUT_EXCEEDED, "too slow"), 3),
+        (errors.OnclusterError("in vain", code=errors.Code.TIMEOUT_EXCEEDED), 3),
+        (TableNotMade("a host is away"), 3),
+        (MigrationRefused("failed on a host", code=errors.Code.UNFINISHED), 5),
         (errors.ConfigError("no such section"), 5),
         (errors.NoNode("/a"), 5),
         (errors.MalformedEntry("no version", where="query-1"), 70),

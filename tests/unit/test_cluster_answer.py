@@ -9,8 +9,8 @@ import pytest
 
 from engine.config.model import User
 from engine.ddl import OutputMode, OutputRow, output_columns
-from engine.node import on_cluster
-from engine.node.on_cluster import format_rows
+from engine.node import hosts_answer
+from engine.node.hosts_answer import format_rows
 from engine.node.statement import Asked
 from engine.storage import ChdbPool
 
@@ -38,10 +38,11 @@ async def test_what_the_node_writes_itself_is_what_chdb_writes(
     pool: ChdbPool, rows: list[OutputRow], format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     columns = output_columns(OutputMode.NEVER_THROW)
+    values = [row.values() for row in rows]
 
-    ours = await format_rows(_asked(pool), columns, rows, format=format)
-    monkeypatch.setattr(on_cluster, "_PLAIN_FORMATS", frozenset())
-    theirs = await format_rows(_asked(pool), columns, rows, format=format)
+    ours = await format_rows(_asked(pool), columns, values, format=format)
+    monkeypatch.setattr(hosts_answer, "_PLAIN_FORMATS", frozenset())
+    theirs = await format_rows(_asked(pool), columns, values, format=format)
 
     assert ours.data == theirs.data
     assert ours.result_rows == theirs.result_rows
@@ -52,7 +53,7 @@ async def test_settings_of_the_format_are_minded(pool: ChdbPool) -> None:
     sql = "DROP TABLE t ON CLUSTER c SETTINGS format_tsv_null_representation = 'nothing'"
     asked = _asked(pool, sql, output_format_tsv_crlf_end_of_line="1")
 
-    written = await format_rows(asked, columns, ROWS[2:], format="TabSeparated")
+    written = await format_rows(asked, columns, [ROWS[2].values()], format="TabSeparated")
 
     assert written.data == b"::1\t9000\tnothing\tnothing\t0\t18446744073709551615\r\n"
 

@@ -12,12 +12,12 @@ import aiohttp
 import pytest
 
 from engine.config.model import User
-from engine.ddl import OutputMode, OutputRow
+from engine.ddl import OutputMode, OutputRow, output_columns
 from engine.ddl.executor import Execution
 from engine.env import SystemEnv
 from engine.node.cluster_waits import ClusterWaits
+from engine.node.hosts_answer import HostsAnswer
 from engine.node.http.server import HttpConfig, HttpServer
-from engine.node.on_cluster import ClusterAnswer
 from engine.node.queue_executor import QueueExecutor
 from engine.node.router import StatementRouter
 from engine.node.statement import Answer, Asked
@@ -59,7 +59,7 @@ class Node:
             self.waiting.release()
             await asyncio.Event().wait()
 
-        return ClusterAnswer(asked, rows(), mode=OutputMode.THROW, format="TSV", is_empty=False)
+        return HostsAnswer(asked, rows(), columns=output_columns(OutputMode.THROW), format="TSV")
 
     async def post(self, sql: str, *, user: str = "ann", **parameters: str) -> tuple[str, str]:
         """The code of the error, empty for none, and the answer."""

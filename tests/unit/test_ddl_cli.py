@@ -20,6 +20,7 @@ from engine.cli.main import cli
 from engine.config.model import NodeConfig, Topology
 from engine.ddl.status import ExecutionStatus
 from engine.env import SystemEnv
+from engine.errors import KeeperUnavailable
 from engine.keeper.base import Keeper
 from engine.keeper.memory import MemoryKeeperServer
 from engine.names import HostId
@@ -96,6 +97,46 @@ def test_a_failure_exits_with_one_and_shows_the_error(desk: Desk) -> None:
     result = desk.run("submit", CREATE)
     assert result.exit_code == 1
     assert "Code: 57. exists" in result.stdout
+
+
+class CutOff(Desk):
+    """Ctrl-C when the statement is in the queue; asyncio raises it out of its loop."""
+
+    async def _play(self, keeper: Keeper) -> None:
+        while not any(path.endswith("/finished") for path in self.tree.nodes):
+            await asyncio.sleep(0.005)
+        asyncio.get_running_loop().call_soon(self._interrupt)
+        await asyncio.Event().wait()
+
+    def _interrupt(self) -> None:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_who_is_interrupted_is_told_the_token_that_attaches(
+    options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut_off = CutOff(monkeypatch)
+    result = cut_off.run("submit", CREATE, *options)
+    assert result.exit_code == 130
+    token = found[1] if (found := re.search(r"Repeat it with --token (\S+):", result.stderr)) else ""
+
+    desk = Desk(monkeypatch)
+    desk.tree, desk.outcomes = cut_off.tree, done("a", "b")
+    again = desk.run("submit", CREATE, "--token", token)
+    assert again.exit_code == 0 and "attached: query-0000000000" in again.stderr
+
+
+def test_who_loses_keeper_is_told_the_token_that_attaches(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(_config: object) -> Any:
+        raise KeeperUnavailable("Keeper is away.", hint="Look at it.")
+
+    monkeypatch.setattr(common, "keeper_session", gone)
+    result = desk.run("submit", CREATE, "--token", "t1")
+    assert result.exit_code == 4
+    assert "Look at it. Repeat it with --token t1:" in result.stderr
 
 
 def test_a_timeout_exits_with_three_and_says_how_to_attach(desk: Desk) -> None:

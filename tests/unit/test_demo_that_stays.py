@@ -26,7 +26,8 @@ from engine.local.demo_that_stays import up_with_demo
 from engine.local.progress import StepEvent
 from engine.local.stack_options import StackOptions
 from engine.local.state import Phase, ProcessEntry, StackState, read_state, write_state
-from engine.testing.processes import MARK, ProcessId
+from engine.processes import ProcessId
+from engine.testing.processes import MARK
 
 NAMES = ("ZooKeeper", "node01", "node02", "Airflow scheduler")
 
@@ -63,7 +64,7 @@ class Background:
     def _entry(self, name: str) -> ProcessEntry:
         identity = ProcessId.of(self.children[name].pid)
         assert identity is not None
-        return ProcessEntry(name, identity.pid, identity.started_s)
+        return ProcessEntry(name, identity.pid, identity.started)
 
     def running(self) -> list[str]:
         return [name for name, child in self.children.items() if child.poll() is None]

@@ -102,7 +102,7 @@ def test_the_table_of_a_shard_may_have_a_filter_of_its_own(world: World) -> None
     answer = world.ask(f"SELECT count() FROM events SETTINGS additional_table_filters = {{{filters}}}")
     assert answer == world.bench.ask("SELECT count() FROM events WHERE id < 9")
     name = TableName("s1", "events")
-    text = filter_setting(name, "s = 'a'")["additional_table_filters"]
+    text = filter_setting({name: "s = 'a'"})["additional_table_filters"]
     assert filter_of({"additional_table_filters": text}, name, alias="", current="x") == "s = 'a'"
 
 

@@ -132,6 +132,36 @@ def test_a_view_that_reads_itself_does_not_stop_others(world: World) -> None:
     world.ask("DROP TABLE self_1 SYNC")
 
 
+@pytest.mark.parametrize(
+    ("sql", "filters"),
+    [
+        ("SELECT _table, count(), sum(id) FROM all_events GROUP BY _table ORDER BY _table", "all_events"),
+        ("SELECT id, price FROM all_events AS a WHERE city = 'Rome' ORDER BY ALL LIMIT 9", "a"),
+        ("SELECT count() FROM merge('^events') AS m JOIN people AS p ON m.id = p.id", "m"),
+        ("SELECT city, c FROM over_merge ORDER BY city", "all_events"),
+    ],
+)
+def test_a_filter_is_that_of_all_members(world: World, sql: str, filters: str) -> None:
+    filtering = f"{{'{filters}': 'id % 7 != 2 AND _table != \\'events_seen\\''}}"
+    found = world.ask(sql, settings={"additional_table_filters": filtering})
+    assert found == world.bench.ask(f"{sql} SETTINGS additional_table_filters = {filtering}")
+    assert found != world.ask(sql)
+
+
+def test_alias_columns_of_a_member_are_its_own(world: World) -> None:
+    """Shards were asked for columns that they have not."""
+    columns = "id UInt64, thrice UInt64 ALIAS id * 3"
+    world.ask(f"CREATE TABLE own_1 ({columns}) ENGINE = Distributed(c, '', events)")
+    world.ask(f"CREATE TABLE own_2 ({columns}) ENGINE = MergeTree ORDER BY id")
+    world.ask("INSERT INTO own_2 VALUES (1000)")
+    expected = world.bench.ask("SELECT sum(id) * 3 + 3000 FROM events").splitlines()[2]
+    world.ask("CREATE TABLE of_own (id UInt64, thrice Float64) ENGINE = Merge('d', '^own')")
+    for source in ("merge('^own')", "of_own"):
+        assert world.ask(f"SELECT sum(thrice) FROM {source}").splitlines()[2] == expected
+    for name in ("of_own", "own_2", "own_1"):
+        world.ask(f"DROP TABLE {name} SYNC")
+
+
 def test_what_cannot_be_merged_is_refused(world: World) -> None:
     refused = [
         ("SELECT count() FROM all_events", {"additional_table_filters": "{'events': 'id > 5'}"}),

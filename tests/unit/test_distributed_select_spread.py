@@ -5,6 +5,7 @@ The oracle reads the tables of the shards one by one, and knows nothing of plans
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -59,6 +60,7 @@ SELECT id, name FROM events FINAL SETTINGS max_threads = 1
 SELECT `id` % 3 AS `a b`, count() FROM events PREWHERE id > 4 WHERE price > 7 GROUP BY `a b` LIMIT 1 BY 2
 SELECT count() FROM people FINAL
 SELECT toUInt8(1) AS one FROM events SAMPLE 1/2 GROUP BY one
+SELECT 3 AS k, city, count() AS c FROM events GROUP BY k, city ORDER BY k, c
 """
 
 
@@ -97,6 +99,7 @@ def test_a_subquery_is_not_merged_and_what_is_around_it_is(world: World, sql: st
 
 NO_MERGE_BUT_ORDER = """
 SELECT city, count() AS c FROM events GROUP BY city|ORDER BY c, city
+SELECT 9 AS k, city, count() AS c FROM events GROUP BY k, city|ORDER BY k, c, city LIMIT 1 BY k, city
 SELECT city AS k, sum(price) AS s FROM events WHERE id > 20 GROUP BY k HAVING count() > 20|ORDER BY s LIMIT 4
 SELECT count() AS c FROM events|ORDER BY c LIMIT 2
 SELECT max(id) AS m FROM events WHERE id > 1000000|
@@ -149,6 +152,46 @@ def test_groups_with_totals_that_are_not_merged_are_ordered_together(world: Worl
     assert (found, totals) == with_totals(expected)
 
 
+TOTALS_OF_SUBQUERIES = """
+SELECT * FROM [SELECT city, count() AS c FROM events GROUP BY city WITH TOTALS] WHERE c > 9
+SELECT sum(c), any(city) > '' FROM [SELECT city, count() AS c FROM events GROUP BY city WITH TOTALS]
+SELECT city, c, s FROM [SELECT city, count() AS c FROM events GROUP BY city WITH TOTALS] AS a JOIN \
+[SELECT city, sum(id) AS s FROM events WHERE id > 5 GROUP BY city WITH TOTALS HAVING s > 9] AS b USING city
+[SELECT city, max(id) AS m FROM events GROUP BY city WITH TOTALS] UNION ALL \
+[SELECT note, min(id) FROM events GROUP BY note WITH ROLLUP WITH TOTALS]
+SELECT * FROM [SELECT count() AS c, any(id) > 0 AS a FROM events WITH TOTALS] WHERE c > 9
+"""
+
+
+@pytest.mark.parametrize("value", ["1", "2"])
+@pytest.mark.parametrize("sql", TOTALS_OF_SUBQUERIES.replace("\\\n", "").strip().splitlines())
+def test_totals_of_subqueries_are_those_of_the_first_shard(world: World, sql: str, value: str) -> None:
+    def of_each(match: re.Match[str]) -> str:
+        parts = [match[1].replace("FROM events", f"FROM s{n}.events") for n in range(1, SHARDS + 1)]
+        return f"(SELECT * FROM ({' UNION ALL '.join(f'SELECT * FROM ({part})' for part in parts)}))"
+
+    asked = sql.replace("[", "(").replace("]", ")")
+    found = with_totals(world.ask(asked, settings={"distributed_group_by_no_merge": value}))
+    assert found == with_totals(world.bench.ask(re.sub(r"\[(.*?)\]", of_each, sql)))
+
+
+TOTALS_OF_JOINS = """
+SELECT city, count() AS c FROM events WHERE id IN (SELECT id * 3 FROM people) GROUP BY city WITH TOTALS
+SELECT e.city, p.name, count() AS c FROM events AS e JOIN people AS p ON e.id + 1 = p.id \
+GROUP BY e.city, p.name WITH ROLLUP WITH TOTALS ORDER BY c DESC, e.city, p.name LIMIT 3
+SELECT count() AS c, max(p.id) FROM events AS e LEFT JOIN people AS p ON e.id + 1 = p.id WITH TOTALS
+"""
+
+
+@pytest.mark.parametrize("sql", TOTALS_OF_JOINS.replace("\\\n", "").strip().splitlines())
+def test_there_are_totals_of_what_each_shard_joins_by_itself(world: World, sql: str) -> None:
+    settings = {"distributed_group_by_no_merge": "1", "distributed_product_mode": "local"}
+    found, totals = with_totals(world.ask(sql, settings=settings))
+    answers = [with_totals(world.bench.ask(sql, f"s{n}")) for n in range(1, SHARDS + 1)]
+    assert totals == answers[0][1]
+    assert found == [*answers[0][0][:2], *sorted(row for of_one, _ in answers for row in of_one[2:])]
+
+
 GROUPING = (QUERIES / "unmerged_sets.sql").read_text()
 
 
@@ -188,6 +231,7 @@ SELECT e.id, e.note, p.name FROM events AS e ANY LEFT JOIN people AS p USING (na
 SELECT id FROM events WHERE id + 1 IN (SELECT id FROM people WHERE id IN (SELECT id FROM events WHERE id > 9))
 SELECT id, (id * 2 NOT IN (SELECT id FROM people)) + 1 AS x, [x, id IN (SELECT id+3 FROM people)] FROM events
 SELECT id AS i, i + 3 IN (SELECT id FROM people) FROM events WHERE i IN (SELECT id + 1 FROM people)
+SELECT 9 AS k, id FROM events WHERE id IN (SELECT id + 1 FROM people) ORDER BY k LIMIT 1 BY k, id
 SELECT DISTINCT id IN (SELECT id + 1 FROM people) AS x, city FROM events WHERE id % 7 = 0 AND city < 'D' AND x
 SELECT e.id, e.id IN (SELECT id + 1 FROM people) AS x, p.id FROM events AS e LEFT JOIN people AS p USING id
 """
@@ -326,8 +370,8 @@ def test_only_the_shards_that_can_have_rows_are_asked(world: World) -> None:
 @pytest.mark.parametrize(
     ("sql", "value"),
     [
-        ("SELECT city, count() FROM events WHERE id IN (SELECT 1) GROUP BY city WITH TOTALS", "1"),
-        ("SELECT sum(c) FROM (SELECT city, count() AS c FROM events GROUP BY city WITH TOTALS)", "2"),
+        ("SELECT city, count() c FROM events GROUP BY city WITH TOTALS HAVING c IN (SELECT 1)", "1"),
+        ("SELECT city, dictGet('d', 'v', count()) FROM events GROUP BY city WITH TOTALS", "2"),
         ("SELECT id FROM events WHERE EXISTS (SELECT 1 FROM people WHERE people.id = events.id)", "1"),
         ("SELECT count() FROM events WHERE price > (SELECT avg(price) FROM events)", "1"),
         ("SELECT no_such_column FROM events", "1"),
@@ -338,3 +382,54 @@ def test_what_has_no_meaning_without_merging_is_refused(world: World, sql: str, 
     with pytest.raises(SqlError) as refused:
         world.ask(sql, settings={"distributed_group_by_no_merge": value})
     assert refused.value.code == Code.NOT_IMPLEMENTED
+
+
+FILTERS = {"events": "id % 3 != 1", "people": "age > 20"}
+FILTERED = """
+SELECT count(), sum(id) FROM events
+SELECT city, count() AS c FROM events AS e GROUP BY city HAVING c > 1 ORDER BY c LIMIT 2
+SELECT city, count() FROM events GROUP BY city WITH TOTALS
+SELECT count() FROM people FINAL WHERE id > 1
+SELECT id FROM events WHERE id IN (SELECT id * 2 FROM people)
+SELECT e.id, p.id AS o, p.age FROM events AS e JOIN people AS p FINAL ON e.id = p.id
+SELECT id FROM events WHERE id IN (SELECT id FROM people WHERE id IN (SELECT id + 1 FROM events))
+SELECT id FROM events AS e SAMPLE 1/2 WHERE id NOT IN (SELECT id FROM people)
+"""
+
+
+def filtering(names: dict[str, str]) -> str:
+    """The setting, with tables called by other names."""
+    return "{" + ", ".join(f"'{name}': '{FILTERS[table]}'" for name, table in names.items()) + "}"
+
+
+@pytest.mark.parametrize("mode", ["local", "global"])
+@pytest.mark.parametrize("sql", FILTERED.strip().splitlines())
+def test_filters_of_tables_hold_where_shards_answer_by_themselves(world: World, sql: str, mode: str) -> None:
+    answers = []
+    for n in range(1, SHARDS + 1):
+        others = f"s{n}" if mode == "local" else "one"
+        first, source, rest = sql.partition(" FROM ")
+        for word in ("FROM", "JOIN"):
+            for table in FILTERS:
+                rest = rest.replace(f"{word} {table}", f"{word} {others}.{table}")
+        filters = filtering(
+            {f"{database}.{table}": table for database in {f"s{n}", "one"} for table in FILTERS}
+        )
+        text = f"{first}{source}s{n}.{rest} SETTINGS additional_table_filters = {filters}"
+        answers.append(with_totals(world.bench.ask(text)))
+    settings = {"distributed_group_by_no_merge": "1", "distributed_product_mode": mode}
+    unfiltered, _ = with_totals(world.ask(sql, settings=settings))
+    settings["additional_table_filters"] = filtering({table: table for table in FILTERS})
+    found, totals = with_totals(world.ask(sql, settings=settings))
+    assert totals == answers[0][1]
+    assert found == [*answers[0][0][:2], *sorted(row for of_one, _ in answers for row in of_one[2:])]
+    assert found != unfiltered
+
+
+def test_a_filter_by_the_name_of_another_shards_table_holds_on_that_shard(world: World) -> None:
+    sql = "SELECT count() FROM events WHERE id IN (SELECT id FROM people)"
+    local = {"distributed_product_mode": "local"}
+    whole, filters = int(world.ask(sql, settings=local).split()[-1]), "{'s2.people': '0'}"
+    found = int(world.ask(sql, settings={**local, "additional_table_filters": filters}).split()[-1])
+    of_shard = world.bench.ask(sql, "s2").split()[-1]
+    assert found == whole - int(of_shard) < whole

@@ -92,6 +92,7 @@ PREWHERES = ["small > 1", "low != 'x2'", "tup.a < 6 AND NOT yes", "lown IS NOT N
 ENDS = ["", "", "", " SETTINGS max_threads = 2", " FORMAT JSONCompact", ";"]
 ITEMS = choices(
     "* | id, small + 1 AS small | id, toString(low) AS low, dec * 2 AS dec | id AS x, x * 2 AS y | "
+    "id, 2 AS maybe | 5 AS low, id, dec | "
     "id, arrayMap(x -> x + small, arr) AS r | * EXCEPT (js, names) | id, tuple(*).1 AS f | id, {c}, {c}"
 )
 ORDERS = choices("# | # DESC | low, # | maybe NULLS FIRST, # | dec DESC, # | tup, # | m['a'] % 5, #")

@@ -23,7 +23,7 @@ SEEDS = range(
     int(os.environ.get("DISTRIBUTED_SELECT_FIRST", "0")),
     int(os.environ.get("DISTRIBUTED_SELECT_SEEDS", "60")),
 )
-KEYS = ["city", "note", "day", "id % 3", "pair.b", "length(tags)", "props['b']", "city = 'Rome'"]
+KEYS = ["city", "2", "note", "day", "id % 3", "pair.b", "length(tags)", "props['b']", "city = 'Rome'"]
 KEYS += ["id IN (SELECT id FROM people)", "id % 9 IN (SELECT id % 9 FROM people WHERE age > 40)"]
 MEMBERS = ["id IN (SELECT id FROM people)", "id + 1 NOT IN (SELECT id FROM people WHERE age > 30)"]
 ITEMS = ["id", "name", "price * 2", "note", "_shard_num > 0", *KEYS, *MEMBERS]

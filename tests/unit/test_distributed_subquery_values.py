@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 import pytest
 
@@ -52,6 +53,16 @@ async def _sign(subquery: Subquery) -> str | None:
                 "AND b GLOBAL IN s<SELECT * FROM `y`> OR c IN (1, 2) OR e IN here"
             ),
         ),
+        (
+            (
+                "ALTER TABLE t MODIFY TTL a DELETE WHERE a IN (SELECT 1), (DELETE WHERE a IN (SELECT 2)), "
+                "ADD COLUMN b DEFAULT (SELECT 3), UPDATE c = (SELECT 4) WHERE a IN e"
+            ),
+            (
+                "ALTER TABLE t MODIFY TTL a DELETE WHERE a IN (SELECT 1), (DELETE WHERE a IN s<SELECT 2>), "
+                "ADD COLUMN b DEFAULT (SELECT 3), UPDATE c = v<SELECT 4> WHERE a IN s<SELECT * FROM `e`>"
+            ),
+        ),
         ("SHOW TABLES IN d WHERE a IN d", "SHOW TABLES IN d WHERE a IN s<SELECT * FROM `d`>"),
         ("SHOW TABLES IN d LIMIT (SELECT 1)", "SHOW TABLES IN d LIMIT v<SELECT 1>"),
         ("SHOW TABLES IN d", ""),
@@ -72,3 +83,34 @@ def test_conditions(sql: str, expected: str) -> None:
 )
 def test_rows(sql: str, expected: str) -> None:
     assert asyncio.run(with_values_in_rows(sql, _sign)) == f"INSERT INTO t VALUES {expected}"
+
+
+_TEXTS = [
+    r"'(SELECT 9)'",
+    r"'it\'s (SELECT 9)'",
+    "'(WITH '' (SELECT 9)'",
+    r"'\\'",
+    '"a\'(SELECT 9)"',
+    "1",
+    "-1",
+    "(",
+    ")",
+]
+_TEXTS += [
+    "-- '(SELECT 9)\n",
+    "/* ' (SELECT 9) */",
+    "$$'(SELECT 9)$$",
+    "`'`",
+    "# '(SELECT 9)\n",
+    "2 / 3",
+    "(SELECTED)",
+]
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_what_texts_and_comments_among_rows_say_is_no_subquery(seed: int) -> None:
+    rng = random.Random(seed)
+    pieces = [rng.choice([*_TEXTS, "(SELECT 2)"]) for _ in range(rng.randrange(1, 7))]
+    sql = f"INSERT INTO t VALUES ({' , '.join(pieces)})"
+    expected = sql.replace("(SELECT 2)", "v<SELECT 2>")
+    assert asyncio.run(with_values_in_rows(sql, _sign)) == expected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import stat
@@ -20,7 +21,7 @@ from engine.local.stack import Stack
 from engine.local.stack_options import StackOptions
 from engine.local.stack_ports import DEFAULT_BASE, StackPorts
 from engine.local.state import Phase, ProcessEntry, StackState, read_state, write_state
-from engine.testing.processes import ProcessId
+from engine.processes import ProcessId
 
 
 def state(**changes: object) -> StackState:
@@ -28,16 +29,25 @@ def state(**changes: object) -> StackState:
     assert me is not None
     facts: dict[str, object] = {
         "mark": "m",
-        "owner": ProcessEntry("owner", me.pid, me.started_s),
+        "owner": ProcessEntry("owner", me.pid, me.started),
         "phase": Phase.READY,
         "zookeeper": "127.0.0.1:1",
         "config_file": "/c.xml",
         "migrations": "/m",
         "ledger_url": "sqlite:////l.db",
         "airflow_password": "secret",
-        "processes": (ProcessEntry("node01", 4711, 1.5, "http://127.0.0.1:2"),),
+        "processes": (ProcessEntry("node01", 4711, "boot/150", "http://127.0.0.1:2"),),
     }
     return StackState(**(facts | changes))  # type: ignore[arg-type]
+
+
+def test_a_state_of_a_version_that_noted_the_time_of_the_day_is_read_and_its_processes_are_nobody() -> None:
+    raw = json.loads(state().to_json())
+    for entry in (raw["owner"], *raw["processes"]):
+        entry["started_s"] = 1795832273.66
+        del entry["started"]
+    read = StackState.from_json(json.dumps(raw))
+    assert not read.owner.id.is_alive and read.owner.pid == os.getpid()
 
 
 def test_ports_have_fixed_places_above_the_base() -> None:

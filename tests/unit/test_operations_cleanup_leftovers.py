@@ -6,13 +6,21 @@ from pathlib import Path
 
 import pytest
 
+from engine.cli.operations_place import carry_out_shown
 from engine.keeper.base import Create, CreateMode
 from engine.operations.act import ActState, Danger, Plan
-from engine.operations.cleanup import BrokenFilesFate, CleanupKind, CleanupSettings, DetachedAct, TableAct
+from engine.operations.cleanup import (
+    BrokenFilesFate,
+    CleanupKind,
+    CleanupSettings,
+    DetachedAct,
+    TableAct,
+    cleanup_performer,
+)
 from engine.operations.cleanup.detached_parts import prefix_of
 from engine.operations.finding import FindingKind
 from engine.replication.paths import TablePaths
-from tests.unit.operations_cleanup_support import DAY_S, HOUR_S, TABLE, Bench, run, states
+from tests.unit.operations_cleanup_support import DAY_S, HOUR_S, TABLE, Bench, nobody_answers, run, states
 from tests.unit.operations_support import HOSTS
 
 N1, N2, N3, N4 = HOSTS
@@ -322,6 +330,32 @@ def test_a_server_that_talks_nonsense_or_hangs_is_named_and_stops_nobody(
         assert states(report) == [state, ActState.DONE]
 
     run(tmp_path, main)
+
+
+def test_a_host_that_hangs_costs_a_plan_of_everything_its_patience_once(tmp_path: Path) -> None:
+    async def main(bench: Bench) -> None:
+        bench.servers[N1].hangs_s = 600.0
+        began_s = bench.env.monotonic_s()
+        await bench.plan()
+        assert bench.env.monotonic_s() - began_s < 2 * bench.site.patience_s
+
+    run(tmp_path, main)
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_who_carries_out_a_plan_is_told_whom_nobody_could_ask(
+    tmp_path: Path, as_json: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where there is nothing to do: not all was looked at."""
+
+    async def main(bench: Bench) -> None:
+        bench.servers[N1].is_down = True
+        plan = await bench.plan(SPOOL)
+        perform = cleanup_performer(bench.site, probe=nobody_answers)
+        await carry_out_shown(bench.site, plan, perform, run_id="run", approved=True, as_json=as_json)
+
+    run(tmp_path, main)
+    assert "Broken files of n1:9000 are not known" in capsys.readouterr().out
 
 
 def test_a_server_that_goes_down_fails_its_act_and_not_the_others(tmp_path: Path) -> None:

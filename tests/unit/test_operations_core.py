@@ -291,7 +291,9 @@ def test_records_say_where_they_cannot_be_kept(tmp_path):
         Records("mysql://x/y", env=SystemEnv())
     (tmp_path / "file").write_text("")
     with pytest.raises(RecordsUnavailable):
-        Records(tmp_path / "file" / "records.db", env=SystemEnv())
+        Records(tmp_path / "file" / "records.db", env=SystemEnv()).alerts(CLUSTER, "log")
+    with pytest.raises(RecordsUnavailable):
+        Records("/proc/oncluster/records.db", env=SystemEnv()).record_message(CLUSTER, "log", told=["f"])
     (tmp_path / "text.db").write_text("no database" * 100)
     with pytest.raises(RecordsUnavailable):
-        Records(tmp_path / "text.db", env=SystemEnv())
+        Records(tmp_path / "text.db", env=SystemEnv()).alerts(CLUSTER, "log")

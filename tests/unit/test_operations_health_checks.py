@@ -111,6 +111,11 @@ READ_ONLY = host(replicas=(replica(is_readonly=True, readonly_s=60, queue_size=9
         (table(registered("n2")), K.KEEPER_METADATA_LOST, "1 other replicas are there"),
         (replace(table(), exists=False, replicas={}), K.KEEPER_METADATA_LOST, "nor is the table"),
         (table(registered("n1", is_active=False, is_lost=True), registered("n2")), K.LOST_REPLICA, "is_lost"),
+        (
+            table(registered("n1", is_active=False, is_lost=True, has_been_cloned=False), registered("n2")),
+            K.READ_ONLY,
+            "it is new",
+        ),
         (table(registered("n1", is_active=False), registered("n2")), K.READ_ONLY, "does not activate it"),
         (table(registered("n1", active_data="UUID_other"), registered("n2")), K.READ_ONLY, "UUID_other"),
     ],
@@ -128,9 +133,17 @@ def test_a_read_only_replica_is_one_finding_that_says_why(in_keeper, kind, says)
     )
 
 
-def test_a_replica_that_has_just_become_read_only_is_a_warning():
-    facts = cluster(host(replicas=(replica(is_readonly=True, readonly_s=3),)))
-    assert about(facts) == [(K.READ_ONLY, "warning")]
+@pytest.mark.parametrize(
+    ("since_s", "severity"), [(0, "warning"), (3, "warning"), (11, "critical"), (None, "critical")]
+)
+def test_a_replica_that_has_just_become_read_only_is_a_warning(since_s, severity):
+    facts = cluster(host(replicas=(replica(is_readonly=True, readonly_s=since_s),)))
+    assert about(facts) == [(K.READ_ONLY, severity)]
+
+
+def test_a_limit_of_no_seconds_leaves_a_read_only_replica_no_time():
+    facts = cluster(host(replicas=(replica(is_readonly=True, readonly_s=0),)))
+    assert about(facts, limits=replace(TableLimits(), readonly_s=0)) == [(K.READ_ONLY, "critical")]
 
 
 def test_a_lost_session_is_told_once_for_the_host():

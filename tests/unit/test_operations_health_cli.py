@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from engine.names import TableName
 from engine.operations.finding import FindingKind, Severity
 from engine.operations.health import Metric
 from engine.operations.records import Sample
+from engine.ports import free_ports
 from tests.unit.operations_support import CLUSTER, simulated, site
 
 RUNBOOKS = Path(__file__).resolve().parents[2] / "docs" / "runbooks"
@@ -129,6 +131,34 @@ def test_an_unknown_cluster_is_refused_with_the_names_of_those_there_are(tmp_pat
     result = CliRunner().invoke(cli, ["health", "check", *arguments])
     assert result.exit_code == 5
     assert "Known clusters: shop" in result.stderr
+
+
+@pytest.mark.parametrize("command", [["health", "check"], ["drift", "check"]])
+def test_what_cannot_be_recorded_is_shown_all_the_same(command, tmp_path):
+    [node, keeper] = free_ports(2)
+    file = tmp_path / "config.xml"
+    file.write_text(
+        "<clickhouse><remote_servers><shop><shard><replica><host>127.0.0.1</host>"
+        f"<http_port>{node}</http_port></replica></shard></shop></remote_servers>"
+        f"<zookeeper><node><host>127.0.0.1</host><port>{keeper}</port></node></zookeeper>"
+        "<distributed_ddl><path>/ddl</path></distributed_ddl></clickhouse>"
+    )
+    (tmp_path / "no folder").touch()
+    records = str(tmp_path / "no folder" / "records.db")
+    arguments = ["--config", str(file), "--records-url", records, "--patience", "0.1", "--json"]
+
+    result = CliRunner().invoke(cli, [*command, *arguments])
+    assert result.exit_code == 4
+    assert json.loads(result.stderr)["error"]["kind"] == "RecordsUnavailable"
+    assert "127.0.0.1" in json.dumps(json.loads(result.stdout))
+
+    shown = CliRunner().invoke(cli, ["cluster", "show", *arguments[:-1]])
+    assert (
+        shown.exit_code == 0 and f"The records at sqlite+pysqlite:///{records} cannot be used" in shown.stdout
+    )
+    if command[0] == "health":  # and where nothing is to be recorded, nobody asks for a database
+        result = CliRunner().invoke(cli, [*command, *arguments, "--no-record"])
+        assert (result.exit_code, result.stderr) == (20, "")
 
 
 def test_the_cluster_may_be_named_by_the_environment(tmp_path):

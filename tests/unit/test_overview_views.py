@@ -6,8 +6,10 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
+from engine.cli.cluster import _show_queue
 from engine.cli.main import cli
 from engine.config.model import NodeConfig, Topology
 from engine.ddl.abandonment import AbandonedHosts, Abandonment
@@ -30,7 +32,7 @@ from engine.ports import free_ports
 from engine.testing.simulation import SimulationEnv, run_simulation
 from oncluster_airflow.web.watch import Watch
 from tests.unit.ddl_support import QUEUE, cluster, host
-from tests.unit.overview_support import A, B, C, queue, task
+from tests.unit.overview_support import A, B, C, picture, queue, task
 
 PATHS = QueuePaths()
 HOSTS = tuple(map(host, "abc"))
@@ -420,3 +422,10 @@ def test_the_command_shows_a_cluster_that_is_down(tmp_path: Path) -> None:
     assert "The queue cannot be read." in shown.output
     as_json = CliRunner().invoke(cli, [*arguments, "--json"], env=environment)
     assert json.loads(as_json.stdout)["hosts"]["value"]["hosts"]["127.0.0.1:9000"]["answer"] == "down"
+
+
+def test_the_command_shows_the_beginning_of_a_long_statement(capsys: pytest.CaptureFixture[str]) -> None:
+    query = f"CREATE TABLE t (a UInt8 COMMENT '{'x' * 200_000}')"
+    _show_queue(picture(queue(task(1, "fdd", query=query))))
+    shown = capsys.readouterr().out
+    assert "CREATE TABLE t (a UInt8 COMMENT 'xxx" in shown and len(shown) < 2000

@@ -66,6 +66,27 @@ async def test_final_takes_rows_of_equal_key_apart_in_parts_that_were_not_merged
         ]
 
 
+async def test_detached_parts_are_found_by_what_their_lists_of_files_say(tmp_path: Path) -> None:
+    async with opened(tmp_path, CREATE) as (pool, store):
+        await store.load()
+        for number in range(3):
+            await add(pool, store, f"SELECT 2 * {number}, 'a'", f"0_{number}_{number}_0")
+        hashes = {str(part.name): part.digest.hash_text for part in store.active.values()}
+        await store.remove(named("0_0_0_0", "0_1_1_0"), fate=Fate.DETACH)
+
+        async def found(name: str) -> list[str]:
+            return [part.directory for part in await store.detached_with(hashes[name])]
+
+        assert [await found(name) for name in sorted(hashes)] == [["0_0_0_0"], ["0_1_1_0"], []]
+        lies = store.state.data / "detached"
+        (lies / "0_0_0_0").rename(lies / "broken_0_0_0_0")
+        (lies / "0_1_1_0/checksums.txt").unlink()
+        (lies / "0_1_1_0").rename(lies / "0_0_0_0")  # another one, under a name that is known
+        (lies / "0_9_9_0").mkdir()
+        await store.remove(named("0_2_2_0"), fate=Fate.DETACH)
+        assert [await found(name) for name in sorted(hashes)] == [["broken_0_0_0_0"], [], ["0_2_2_0"]]
+
+
 async def test_a_part_that_chdb_does_not_take_stays_staged(tmp_path: Path) -> None:
     """Its directory passes through `detached/`, and must not be left there."""
     async with opened(tmp_path, CREATE) as (pool, store):

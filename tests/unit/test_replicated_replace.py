@@ -11,8 +11,6 @@ from engine.keeper.memory import MemoryKeeperServer
 from engine.testing.simulation import SimulationEnv, run_simulation
 from tests.unit.replicated_lifecycle_support import NAME, Bomb, Killed, Process, World
 
-EACH = 3
-"""Of the steps; with 1 it takes three times as long, and has found no more."""
 OLD, NEW = (
     f"CREATE{or_replace} TABLE d.t UUID '00000000-0000-0000-0000-00000000000{number}' (a Int8) "
     "ENGINE = ReplicatedMergeTree('/t/{uuid}/shard/01', 'r') ORDER BY a AS SELECT 1 AS a"
@@ -26,20 +24,27 @@ def _no_power_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.fsync", lambda descriptor: None)
 
 
-async def _one_table(world: World, process: Process) -> int:
-    """The last digit of the UUID of the only table there is, which is whole, in chDB and in Keeper."""
+PLAIN = NEW.replace("ReplicatedMergeTree('/t/{uuid}/shard/01', 'r')", "MergeTree")
+
+
+async def _one_table(world: World, process: Process, *, is_plain: bool) -> int:
+    """The last digit of the UUID of the only table there is, which is whole, in chDB, and in Keeper if it is
+    replicated."""
     [(uuid, name)] = world.disk.tables.items()
-    [record] = process.catalog.all()
-    assert name == record.name == NAME and record.uuid == uuid
+    assert name == NAME
+    replicated = () if is_plain and uuid.int == 8 else (uuid,)
+    assert tuple((one.uuid, one.name) for one in process.catalog.all()) == tuple(
+        (u, NAME) for u in replicated
+    )
     observer = await world.keeper.connect(client="observer")
-    assert (await observer.children("/t")).names == (str(uuid),)
+    assert (await observer.children("/t")).names == tuple(map(str, replicated))
     await observer.close()
     return uuid.int
 
 
-async def _replace(directory: Path, at: int, env: SimulationEnv) -> int:
+async def _replace(new: str, directory: Path, at: int, env: SimulationEnv) -> int:
     """Which table is there after a kill at step `at`; 0 when there was none any more."""
-    world = World(env, MemoryKeeperServer(env), directory)
+    world, is_plain = World(env, MemoryKeeperServer(env), directory), new == PLAIN
     bomb = Bomb()
     first = Process(world, bomb)
     await first.start()
@@ -47,7 +52,7 @@ async def _replace(directory: Path, at: int, env: SimulationEnv) -> int:
     bomb.at, bomb.steps = at, 0
     found = 0
     try:
-        await first.run(NEW)
+        await first.run(new)
     except Killed:
         found = -1
     await first.end()
@@ -55,16 +60,22 @@ async def _replace(directory: Path, at: int, env: SimulationEnv) -> int:
     await second.start()
     await env.sleep(60)
     if found:
-        found = await _one_table(world, second)
-    await second.run(NEW)
-    assert await _one_table(world, second) == 8
+        found = await _one_table(world, second, is_plain=is_plain)
+    await second.run(new)
+    assert await _one_table(world, second, is_plain=is_plain) == 8
     await second.end()
     return found
 
 
 @pytest.mark.slow
-def test_a_replacement_killed_anywhere_ends_in_one_whole_table_and_can_be_repeated(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("new", "each", "least"), [(NEW, 3, 33), (PLAIN, 1, 20)], ids=["replicated", "plain"]
+)
+def test_a_replacement_killed_anywhere_ends_in_one_whole_table_and_can_be_repeated(
+    tmp_path: Path, new: str, each: int, least: int
+) -> None:
+    """At each third of the steps, of which there are many: at all of them nothing more was found."""
     seen: list[int] = []
-    while found := run_simulation(0, partial(_replace, tmp_path / str(len(seen)), EACH * len(seen))):
+    while found := run_simulation(0, partial(_replace, new, tmp_path / str(len(seen)), each * len(seen))):
         seen.append(found)
-    assert len(seen) > 100 / EACH and seen == sorted(seen) and set(seen) == {7, 8}
+    assert len(seen) > least and seen == sorted(seen) and set(seen) == {7, 8}

@@ -12,7 +12,8 @@ from engine.replication.commands import partitions
 from engine.replication.commands.mutate import create_mutation
 from engine.replication.commands.partitions import Placement, RangeFate, Sync
 from engine.replication.log_actions import AttachPart, DropRange, GetPart, ReplaceRange
-from engine.replication.part_store import PartsBroken
+from engine.replication.part_name import PartName
+from engine.replication.part_store import Part, PartsBroken
 from engine.replication.replica.switches import Activity
 from engine.testing.replication_disk import COLUMNS, Damage
 from tests.unit.replication_live_support import (
@@ -48,6 +49,29 @@ def test_what_was_detached_comes_back_on_all_replicas() -> None:
         assert len(live.actions(GetPart)) == 3
         assert len(live.network.fetches) == 6  # those of the inserts: everybody had it in detached/
         assert await partitions.attach_partition(replicas[1].ctx, "all") == []
+
+    run(main)
+
+
+def test_a_part_is_found_among_many_in_detached_and_none_of_the_others_is_touched() -> None:
+    async def main(live: Live) -> None:
+        first, second = await live.cluster(2)
+        for value in range(20):
+            await first.insert(value)
+        await live.quiet()
+        await partitions.drop_partition(first.ctx, "all", fate=RangeFate.DETACH, sync=Sync.ALL)
+        (last,) = [each for each in second.disk.detached if each.startswith("all_19_")]
+        fetched, stage = len(live.network.fetches), second.store.stage_detached
+        touched = []
+
+        async def stage_detached(directory: str, result: PartName) -> Part:
+            touched.append(directory)
+            return await stage(directory, result)
+
+        second.store.stage_detached = stage_detached  # type: ignore[method-assign]
+        await partitions.attach_part(first.ctx, last, sync=Sync.ALL)
+        check_equal(first, second)
+        assert (touched, len(live.network.fetches)) == ([last], fetched)
 
     run(main)
 

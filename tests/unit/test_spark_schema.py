@@ -157,6 +157,8 @@ def test_several_shards_need_a_key_unless_each_gets_all_rows() -> None:
         ({"path": "t", "url": "h", "block_rows": "0"}, "block_rows is a whole number from 1"),
         ({"path": "t", "url": "h", "delivery": "fast"}, "delivery is staged or direct"),
         ({"path": "t", "shards": "a;b*x"}, "weight of a shard"),
+        ({"path": "t", "shards": "a;;b"}, "a shard without a server"),
+        ({"path": "t", "shards": "a;*2"}, "a shard without a server"),
     ],
     ids=str,
 )

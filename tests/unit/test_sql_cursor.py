@@ -15,15 +15,15 @@ from engine.sql.cursor import Cursor
 from engine.sql.tokens import Token, scan
 
 
-@pytest.mark.parametrize("tables", [3, 300])
+@pytest.mark.parametrize("tables", [3, 300, 3000])
 def test_a_select_over_many_tables_is_split_into_tokens_once(
     tables: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scanned = []
 
-    def noted(sql: str) -> Iterator[Token]:
+    def noted(sql: str, *, folds_lists: bool) -> Iterator[Token]:
         scanned.append(sql)
-        return scan(sql)
+        return scan(sql, folds_lists=folds_lists)
 
     monkeypatch.setattr(cursor, "scan", noted)
     sql = " UNION ALL ".join(f"SELECT 'of {tables}' AS what, id FROM d.events_{n}" for n in range(tables))

@@ -20,6 +20,7 @@ from engine.sql import (
     split_statements,
     tokenize,
 )
+from engine.sql.cursor import Cursor
 
 _CORPUS = [
     line.removeprefix("old: ").replace(" <OC>", "")
@@ -210,6 +211,43 @@ def test_many_comments_within_one_another_cost_no_quadratic_time() -> None:
 )
 def test_as_is_found_as_a_word_of_its_own(sql: str, is_there: bool) -> None:
     assert mentions_as(sql) is is_there
+
+
+_ITEMS = st.sampled_from(
+    ["1", "-2", "+3.5", "1e-3", "'a'", r"'it\'s'", "'),('", "( 1 , 'x')", "(1)", "( -1,'''', 2.0 )"]
+)
+_NO_ITEMS = st.sampled_from(["", "x", "0x1F", "1.", "1_000", "f(1)", "/* */ 1", "((1))", "[1]", "'open"])
+
+
+@given(
+    st.lists(_ITEMS, min_size=60, max_size=70),
+    st.lists(_NO_ITEMS, max_size=1),
+    st.sampled_from([",", ", ", " ,\n"]),
+    st.sampled_from(["IN (%s)", "[%s]", "IN ((%s), x)", "(%s", "%s", "f(g(%s), 1)", "(%s]"]),
+)
+def test_a_folded_list_is_what_its_tokens_are(
+    items: list[str], more: list[str], comma: str, around: str
+) -> None:
+    sql = around % comma.join([*items, *more])
+    try:
+        plain = list(scan(sql))
+    except SqlError:
+        return
+    unfolded: list[Token] = []
+    for token in scan(sql, folds_lists=True):
+        if token.kind is TokenKind.LITERALS:
+            unfolded += [one._replace(start=token.start + one.start) for one in scan(token.text)]
+        else:
+            unfolded.append(token)
+    assert unfolded == plain
+
+
+def test_a_long_list_is_one_token_of_a_long_statement() -> None:
+    ids = ", ".join(map(str, range(20_000)))
+    cursor = Cursor(f"ALTER TABLE t DELETE WHERE (a, b) IN ({ids}) AND c IN [{ids}]")
+    assert [token.kind for token in cursor.tokens].count(TokenKind.LITERALS) == 2
+    assert len(cursor.tokens) == 20
+    assert cursor.skip_to("AND")
 
 
 def test_a_statement_keeps_the_comments_before_it() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.errors import Corrupt, SqlError
 from engine.storage import ChdbPool
 from engine.storage.orphans import set_orphans_aside
 
@@ -45,6 +46,44 @@ async def test_a_create_that_was_cut_in_the_middle_can_be_repeated(tmp_path: Pat
     assert (await pool.query("SELECT count() FROM half")).text == "0\n"
     await pool.close()
     assert (tmp_path / "oncluster" / "orphans" / UUID / "all_1_1_0").is_dir()
+
+
+@pytest.mark.parametrize("left_of_it", [0, 30])
+async def test_data_whose_definition_is_damaged_is_there_when_that_is_put_back(
+    tmp_path: Path, left_of_it: int
+) -> None:
+    pool = await ChdbPool.open(tmp_path)
+    await pool.query(CREATE)
+    await pool.query("INSERT INTO half VALUES (1)")
+    await pool.close()
+    metadata = (tmp_path / "metadata" / "default").resolve() / "half.sql"
+    whole = metadata.read_bytes()
+    metadata.write_bytes(whole[:left_of_it])
+    with pytest.raises(Corrupt, match=r"half\.sql is damaged") as damaged:
+        await ChdbPool.open(tmp_path)
+    assert "backup" in damaged.value.hint
+    metadata.write_bytes(whole)
+    pool = await ChdbPool.open(tmp_path)
+    assert (await pool.query("SELECT a FROM half")).text == "1\n"
+    await pool.close()
+
+
+async def test_a_database_whose_definition_chdb_cannot_read_is_said_to_be_put_back(tmp_path: Path) -> None:
+    pool = await ChdbPool.open(tmp_path)
+    await pool.query("CREATE DATABASE d ENGINE = Atomic")
+    await pool.query(CREATE.replace("half", "d.half"))
+    await pool.query("INSERT INTO d.half VALUES (1)")
+    await pool.close()
+    metadata = tmp_path / "metadata" / "d.sql"
+    whole = metadata.read_bytes()
+    metadata.write_bytes(whole[:20])
+    with pytest.raises(SqlError) as failed:
+        await ChdbPool.open(tmp_path)
+    assert "put back from a backup" in failed.value.hint and str(tmp_path) in failed.value.hint
+    metadata.write_bytes(whole)
+    pool = await ChdbPool.open(tmp_path)
+    assert (await pool.query("SELECT a FROM d.half")).text == "1\n"
+    await pool.close()
 
 
 @pytest.mark.parametrize("kind", ["CREATE", "CREATE OR REPLACE"])

@@ -38,7 +38,7 @@ class Session:
     def __init__(self, *, is_readonly: bool = False) -> None:
         self.is_readonly = is_readonly
 
-    def clone(self) -> ChdbSession:
+    def clone(self, *, for_text: str = "") -> ChdbSession:
         raise NeedsItsOwnSession
 
 

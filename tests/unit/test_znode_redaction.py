@@ -86,7 +86,7 @@ class Session:
     def __init__(self, *, is_readonly: bool) -> None:
         self.is_readonly = is_readonly
 
-    def clone(self) -> Session:
+    def clone(self, *, for_text: str = "") -> Session:
         return self
 
     async def query(self, sql: str, **_: object) -> Any:

@@ -1,5 +1,6 @@
-"""`*` and COLUMNS(…) leave out hidden columns (MATERIALIZED, ALIAS, virtual ones), which a subquery in the
-place of a table has like any other where the text names them: `* EXCEPT (…)`.
+"""`*` leaves out hidden columns (MATERIALIZED, ALIAS, virtual ones), which a subquery in the place of a table
+has like any other where the text names them: `* EXCEPT (…)`. A pattern, `COLUMNS('…')` or `* LIKE '…'`, hides
+virtual columns only, and `COLUMNS(a, b)` nothing.
 
 So does only what stands for the columns of such a table: in a SELECT that reads it itself, and behind a dot
 only if that is its name. A `*` around that SELECT shows what the SELECT shows.
@@ -8,13 +9,14 @@ only if that is its name. A `*` around that SELECT shows what the SELECT shows.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
 
 from engine.distributed.select.clauses import select_of
 from engine.names import quote_identifier
 from engine.sql.cursor import Cursor
 from engine.sql.edit import Edit
-from engine.sql.tokens import literal_value
+from engine.sql.tokens import TokenKind, literal_value
 
 _ITEM_BEGINS = frozenset({"SELECT", "DISTINCT", ",", "."})
 
@@ -26,33 +28,62 @@ class Hidden:
     at: int
     names: frozenset[str]
     columns: Sequence[str]
+    virtuals: Sequence[str] = field(default=())
+    """Those of `columns` that no pattern shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asterisk:
+    """A token that stands for columns, the offset behind it, and whether a pattern chooses them."""
+
+    at: int
+    end: int
+    has_pattern: bool
 
 
 def asterisk_edits(cursor: Cursor, tables: Sequence[Hidden]) -> list[Edit]:
-    """What has to stand behind every `*` and COLUMNS(…) that would show hidden columns."""
+    """What has to stand behind every `*` and COLUMNS('…') that would show hidden columns."""
     if not tables:
         return []
     by_select: dict[int, list[Hidden]] = {}
     for table in tables:
         by_select.setdefault(select_of(cursor, table.at), []).append(table)
     edits = []
-    for at, end in list(_asterisks(cursor)):
-        shown = by_select.get(select_of(cursor, at), [])
-        if cursor.words[at - 1] == ".":
-            qualifier = literal_value(cursor.tokens[at - 2])
-            shown = [one for one in shown if qualifier in one.names]
-        if shown:
-            listed = sorted({column for one in shown for column in one.columns})
-            edits.append(Edit(end, end, f" EXCEPT ({', '.join(map(quote_identifier, listed))})"))
+    for one in list(_asterisks(cursor)):
+        qualifier = _qualifier(cursor, one)
+        shown = by_select.get(select_of(cursor, one.at), [])
+        left_out = [
+            column
+            for table in shown
+            if qualifier is None or qualifier in table.names
+            for column in (table.virtuals if one.has_pattern else table.columns)
+        ]
+        if left_out:
+            listed = ", ".join(map(quote_identifier, sorted(set(left_out))))
+            edits.append(Edit(one.end, one.end, f" EXCEPT ({listed})"))
     return edits
 
 
-def _asterisks(cursor: Cursor) -> Iterator[tuple[int, int]]:
-    """The token, and the offset behind it."""
+def is_under_pattern(cursor: Cursor, table: int, names: AbstractSet[str]) -> bool:
+    """Whether a pattern chooses among the columns of a table: its first token, and what the text calls it."""
+    patterns = [one for one in list(_asterisks(cursor)) if one.has_pattern]
+    return any(
+        _qualifier(cursor, one) in (None, *names) and select_of(cursor, one.at) == select_of(cursor, table)
+        for one in patterns
+    )
+
+
+def _qualifier(cursor: Cursor, one: _Asterisk) -> str | None:
+    return literal_value(cursor.tokens[one.at - 2]) if cursor.words[one.at - 1] == "." else None
+
+
+def _asterisks(cursor: Cursor) -> Iterator[_Asterisk]:
+    """All but COLUMNS with names."""
     for at, word in enumerate(cursor.words):
         if word == "*" and at and cursor.words[at - 1] in _ITEM_BEGINS:
-            yield at, cursor.tokens[at].end
-        elif word == "COLUMNS" and cursor.words[at + 1 : at + 2] == ["("]:
+            has_pattern = cursor.words[at + 1 : at + 2] in (["LIKE"], ["ILIKE"])
+            yield _Asterisk(at, cursor.tokens[at + 2 * has_pattern].end, has_pattern)
+        elif at and cursor.tokens[at].text.upper() == "COLUMNS" and cursor.words[at + 1 : at + 2] == ["("]:
             cursor.at = at + 1
-            if cursor.skip_brackets():
-                yield at, cursor.last_end
+            if cursor.tokens[at + 2].kind is TokenKind.STRING and cursor.skip_brackets():
+                yield _Asterisk(at, cursor.last_end, True)

@@ -112,6 +112,15 @@ def text_of(cursor: Cursor, begin: int, end: int) -> str:
     return cursor.sql[cursor.tokens[begin].start : cursor.tokens[end - 1].end] if end > begin else ""
 
 
+def end_of(cursor: Cursor, begin: int) -> int:
+    """The token behind the clause whose first one is `begin`."""
+    cursor.at = begin
+    while not cursor.at_end and cursor.word not in _ENDS and cursor.word not in (")", ";"):
+        if not cursor.skip_brackets():
+            cursor.at += 1
+    return cursor.at
+
+
 def split(cursor: Cursor, begin: int, end: int, separator: str) -> list[tuple[int, int]]:
     """The ranges of tokens between `separator` outside brackets."""
     ranges = []
@@ -130,10 +139,7 @@ def without_having(text: str) -> tuple[str, str]:
     cursor = Cursor(text)
     if cursor.word != "HAVING":
         return "", text
-    cursor.at = 1
-    while not cursor.at_end and cursor.word not in _ENDS:
-        if not cursor.skip_brackets():
-            cursor.at += 1
+    end_of(cursor, 1)
     end = cursor.last_end
     return text[:end], text[end:]
 

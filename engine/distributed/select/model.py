@@ -25,6 +25,8 @@ class SourceColumn:
     value: str = ""
 
 
+ALIAS_PLACE = "\x00alias\x00"
+"""Stands in a column's value for what the shard's table is called."""
 SHARD_PLACE = "\x00shard\x00"
 """Stands for the number of the shard in the texts of a RemoteSelect."""
 SHARDS_PLACE = "\x00shards\x00"
@@ -78,6 +80,11 @@ class OtherTable:
     def places(slot: int) -> tuple[str, str]:
         """What stands in the block for the table, and for FINAL and SAMPLE behind its alias."""
         return f"\x00other {slot}\x00", f"\x00modifiers {slot}\x00"
+
+    def text(self, table: str) -> str:
+        """What is read where the table is called `table`."""
+        read = self.read
+        return read.source.replace(TABLE_PLACE, table).replace(READ_WITH_PLACE, read.read_with) or table
 
 
 ROWS_PLACE = "\x01rows\x01"

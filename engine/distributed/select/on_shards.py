@@ -16,12 +16,15 @@ Source: StorageDistributed::getQueryProcessingStage, InJoinSubqueriesPreprocesso
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from engine.distributed.select import clauses, pushing
+from engine.distributed.select.blocks import Block, blocks_of, places_of_slots, with_places
 from engine.distributed.select.hoisted import hoisted
 from engine.distributed.select.model import (
+    READ_WITH_PLACE,
+    SHARD_PLACE,
     TABLE_PLACE,
     OfEach,
     OtherTable,
@@ -29,21 +32,21 @@ from engine.distributed.select.model import (
     SourceColumn,
 )
 from engine.distributed.select.query_tree import Node, QueryTree
-from engine.distributed.select.template import Template, place_text
+from engine.distributed.select.template import Slot, Template, place_text
 from engine.distributed.select.two_phase import (
     HAS_TOTALS,
     PLACE,
     Describe,
     calls_of,
-    groups_of_each,
+    is_for_shards,
+    is_mergeable,
     keys_of,
-    two_phases,
+    making_of,
 )
 from engine.errors import Code, SqlError
 from engine.names import quote_identifier, quote_string
 from engine.sql.cursor import Cursor
 
-_ENDS = frozenset({"UNION", "EXCEPT", "INTERSECT", "SETTINGS", "FORMAT", ";"})
 _BEHIND_GROUPS = frozenset(
     {"HAVING", "WINDOW", "QUALIFY", "ORDER", "LIMIT", "OFFSET", "FETCH", "INTERPOLATE"}
 )
@@ -69,16 +72,6 @@ class Spread:
 USUAL = Spread()
 
 
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """One query in the resolved text, by indices of tokens; `place` is the string of its first table."""
-
-    begin: int
-    end: int
-    place: int
-    slot: int
-
-
 async def on_shards(
     template: Template, tree: QueryTree | None, spread: Spread, describe: Describe
 ) -> tuple[str, dict[int, RemoteSelect]]:
@@ -91,8 +84,6 @@ async def on_shards(
         raise _refused("in a statement that cannot be analysed; it may be wrong")
     if any(node.fact("is_cte") == "1" for node in tree.root.walk()):
         raise _refused("beside WITH RECURSIVE, or WITH that materializes or names columns")
-    if any(slot.condition for slot in template.slots):
-        raise _refused("with the setting additional_table_filters")
     if any(slot.table.is_merged for slot in template.slots):
         raise _refused("in merge() or a table of engine Merge")
     if any(slot.has_prewhere for slot in template.slots):
@@ -101,10 +92,10 @@ async def on_shards(
     if not all(map(pushing.is_resolved, nodes)):
         raise _refused("in view(SELECT …)")
     cursor = Cursor(tree.text)
-    places = _places(cursor, len(template.slots))
+    places = places_of_slots(cursor, len(template.slots))
     if len({number for _, number in places}) < len(template.slots):
         raise _refused("in a subquery that is one value, or EXISTS")
-    blocks = _blocks(cursor, places)
+    blocks = blocks_of(cursor, places)
     reads: dict[int, RemoteSelect] = {}
     pieces: list[str] = []
     copied = 0
@@ -120,56 +111,7 @@ async def on_shards(
         pieces += (tree.text[copied:start], text)
         copied = cursor.tokens[block.end - 1].end
     pieces.append(tree.text[copied:])
-    return _with_places("".join(pieces), len(template.slots)), reads
-
-
-def _with_places(text: str, count: int) -> str:
-    """The resolved text, where `null('…')` becomes the place of its slot again."""
-    cursor = Cursor(text)
-    replacements = []
-    for at, number in _places(cursor, count):
-        call = tuple(token.text for token in cursor.tokens[at - 2 : at + 2])
-        replacements.append((call, place_text(number)))
-    return clauses.replaced(text, replacements)
-
-
-def _places(cursor: Cursor, count: int) -> list[tuple[int, int]]:
-    """The tokens of the slots' strings, with the slots, in their order."""
-    found = [
-        (at, number) for number in range(count) for at in clauses.places_of_table(cursor, pushing.tag(number))
-    ]
-    return sorted(found)
-
-
-def _blocks(cursor: Cursor, places: list[tuple[int, int]]) -> list[_Block]:
-    """The queries whose first table is a slot, the outermost ones, in their order."""
-    found = []
-    for at, number in places:
-        before = at - 3  # null ( '…'
-        if cursor.words[before] != "FROM":
-            continue
-        begin = before
-        while cursor.words[begin] != "SELECT":
-            begin -= 1
-            if cursor.words[begin] in (")", "]", "}"):
-                begin = _opening(cursor, begin)
-        end = at + 2
-        cursor.at = end
-        while cursor.at < len(cursor.words) and cursor.word not in _ENDS and cursor.word != ")":
-            if not cursor.skip_brackets():
-                cursor.at += 1
-        found.append(_Block(begin, cursor.at, at, number))
-    found.sort(key=lambda one: one.begin)
-    return [one for one in found if not any(o.begin < one.begin < o.end for o in found)]
-
-
-def _opening(cursor: Cursor, at: int) -> int:
-    depth = 0
-    while True:
-        depth += (cursor.words[at] in (")", "]", "}")) - (cursor.words[at] in ("(", "[", "{"))
-        if depth == 0:
-            return at
-        at -= 1
+    return with_places("".join(pieces), len(template.slots)), reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +121,7 @@ class _Cut:
     template: Template
     tree: QueryTree
     cursor: Cursor
-    block: _Block
+    block: Block
     others: list[int]
     places: list[tuple[int, int]]
     spread: Spread
@@ -209,12 +151,9 @@ class _Cut:
 
     async def _whole(self, describe: Describe) -> tuple[str, RemoteSelect]:
         """Every shard answers the query."""
-        if HAS_TOTALS in self._query().rest:
-            phases = await two_phases(self.tree, self.template.slots[self.block.slot], describe)
-            if phases is None:
-                raise _refused("with WITH TOTALS in a query of this shape")
-            read = await self._of_each(phases.initiator, phases.remote, describe)
-            return self._select_of(read), read
+        query = self._query()
+        if HAS_TOTALS in query.rest:
+            return await self._with_totals(query, describe)
         text = self._text(self.block.begin, self.block.end)
         columns = await self._described(text, describe)
         return self._read(columns, self._text_with_others(self.block.begin, self.block.end))
@@ -222,11 +161,7 @@ class _Cut:
     async def _groups(self, query: Node, describe: Describe) -> tuple[str, RemoteSelect]:
         """Every shard answers up to HAVING."""
         if HAS_TOTALS in query.rest:
-            phases = await groups_of_each(self.tree, self.template.slots[self.block.slot], describe)
-            if phases is None:
-                raise _refused("with WITH TOTALS in a query of this shape")
-            read = await self._of_each(phases.groups, phases.remote, describe)
-            return phases.initiator.replace(PLACE, place_text(self.block.slot)), read
+            return await self._with_totals(query, describe)
         names = _aggregates(query) | ({"grouping"} if query.fact("group_by_type") else set())
         windows = {n.fact("function_name") for n in query.walk() if n.fact("function_type") == "window"}
         cursor, block = self.cursor, self.block
@@ -238,8 +173,7 @@ class _Cut:
         parts = {clause.keyword: clause for clause in clauses.clauses_behind(cursor, block.place)}
         keys, _ = keys_of(cursor, parts.get("GROUP"))
         made = [(key, f"__g{number}") for number, key in enumerate(keys)]
-        replacements = [(clauses.token_texts(key), name) for key, name in made]
-        replacements.sort(key=lambda one: -len(one[0]))  # one key may be a part of another
+        replacements = _by_length(made)
         calls = sorted(calls_of(f"{select} {upper}", names), key=lambda one: (-len(one.tokens), one.tokens))
         for number, call in enumerate(calls):
             made.append((f"{call.name}{call.rest}", f"__a{number}"))
@@ -254,11 +188,51 @@ class _Cut:
         text = f"{clauses.replaced(select, replacements)} FROM {place_text(block.slot)}{where} {upper_text}"
         return self._checked(text), read
 
+    async def _with_totals(self, query: Node, describe: Describe) -> tuple[str, RemoteSelect]:
+        """Every shard answers with the states of its groups. An answer has rows only, so what is made of the
+        groups of one shard, and their totals, is made here: the whole query, or its part up to HAVING."""
+        cursor, block = self.cursor, self.block
+        from_at, behind = block.place - 3, self._behind(_BEHIND_GROUPS)
+        select, upper = self._text(block.begin, from_at), self._text(behind, block.end)
+        parts = {clause.keyword: clause for clause in clauses.clauses_behind(cursor, block.place)}
+        keys, end = keys_of(cursor, parts.get("GROUP"))
+        if "GROUP" not in parts:
+            end = parts["WITH"].begin - 1
+        names = _aggregates(query)
+        making = making_of(calls_of(f"{select} {upper}", names), has_keys=bool(keys), null_for_empty=True)
+        made = [*((key, f"__g{number}") for number, key in enumerate(keys)), *making.states]
+        if (
+            not made
+            or not all(map(is_mergeable, names))
+            or any(map(is_for_shards, _own_nodes(query)))
+            or "SELECT" in Cursor(f"{select[6:]} {upper}").words
+            or any(self._aliases().isdisjoint(clauses.token_texts(key)) for key in keys)
+        ):
+            raise _refused("with WITH TOTALS in a query of this shape")
+        columns = await self._described(f"SELECT {_listed(made)} {self._text(from_at, end)}", describe)
+        inner = f"SELECT {self._on_shard(_listed(made))} {self._text_with_others(from_at, end)}"
+        _, read = self._read(columns, inner)
+        of_keys = _by_length(made[: len(keys)])
+        here = [*making.replacements, *of_keys]
+        listed = [f"__g{number}" for number in range(len(keys))]
+        groups = f"{PLACE} {'GROUP BY ' if keys else ''}{', '.join(listed)} {self._text(end, behind)}"
+        if self.spread.merging is Merging.NONE:
+            whole = f"{clauses.replaced(select, here)} FROM {groups} {clauses.replaced(upper, here)}"
+            read = await self._of_each(self._checked(whole), read, describe)
+            return self._select_of(read), read
+        listed += [f"{text} AS __v{number}" for number, (_, text) in enumerate(making.replacements)]
+        having, upper = clauses.without_having(upper)
+        part = f"SELECT {', '.join(listed)} FROM {groups} {clauses.replaced(having, here)}"
+        read = await self._of_each(self._checked(part), read, describe)
+        values = [(tokens, f"__v{number}") for number, (tokens, _) in enumerate(making.replacements)]
+        select, upper = (clauses.replaced(text, [*values, *of_keys]) for text in (select, upper))
+        return self._checked(f"{select} FROM {place_text(block.slot)} {upper}"), read
+
     async def _of_each(self, select: str, remote: RemoteSelect, describe: Describe) -> RemoteSelect:
         """A read of what `select` makes of each shard's states."""
         nothing = f"null({quote_string(remote.structure)})"
         of_each = OfEach(select, await self._described(select.replace(PLACE, nothing), describe))
-        return replace(remote, of_each=of_each, has_one_row=False, is_sum=False)
+        return replace(remote, of_each=of_each)
 
     def _select_of(self, read: RemoteSelect) -> str:
         listed = ", ".join(quote_identifier(column.name) for column in read.result)
@@ -277,18 +251,14 @@ class _Cut:
         ranges = hoisted(cursor, (block.begin + 1 + is_distinct, from_at), found, aggregates=names)
         made = [(self._text_with_others(*one), f"__e{number}") for number, one in enumerate(ranges)]
         described = [(self._text(*one), name) for one, (_, name) in zip(ranges, made, strict=True)]
-        replacements = [(clauses.token_texts(text), name) for text, name in described]
-        replacements.sort(key=lambda one: -len(one[0]))
+        replacements = _by_length(described)
         rest = clauses.replaced(f"{select} {upper}", replacements)
         is_grouped = bool(names) or any(clause.keyword == "GROUP" for clause in found)
         if not is_grouped and "SELECT" in Cursor(rest[6:]).words:
             raise _refused("with a subquery in LIMIT BY or behind ORDER BY")
-        aliases = {
-            cursor.tokens[at + 1].text
-            for at in range(from_at, behind - 1)
-            if cursor.words[at] == "AS" and cursor.tokens[at + 1].text.startswith("__")
-        }
-        for number, tokens in enumerate(sorted(_columns(rest, aliases), key=lambda one: (-len(one), one))):
+        for number, tokens in enumerate(
+            sorted(_columns(rest, self._aliases()), key=lambda one: (-len(one), one))
+        ):
             text, name = "".join(tokens), f"__c{number}"
             described.append((text, name))
             made.append((self._on_shard(text), name))
@@ -312,6 +282,15 @@ class _Cut:
                 cursor.at += 1
         return cursor.at
 
+    def _aliases(self) -> set[str]:
+        """Of what stands in FROM."""
+        cursor = self.cursor
+        return {
+            cursor.tokens[at + 1].text
+            for at in range(self.block.place, self._behind(_BEHIND_GROUPS | {"GROUP"}) - 1)
+            if cursor.words[at] == "AS" and cursor.tokens[at + 1].text.startswith("__")
+        }
+
     def _without_having(self, behind: int, parts: dict[str, clauses.Clause]) -> str:
         having = parts.get("HAVING")
         return self._text(having.end if having else behind, self.block.end)
@@ -332,7 +311,10 @@ class _Cut:
                 continue
             slot = self.template.slots[number]
             is_main = number == self.block.slot
-            place, modifiers = (TABLE_PLACE, slot.modifiers) if is_main else OtherTable.places(number)
+            place, modifiers = OtherTable.places(number)
+            if is_main:
+                place = slot.source.replace(READ_WITH_PLACE, slot.read_with) or TABLE_PLACE
+                modifiers = slot.modifiers
             has_alias = cursor.words[at + 2 : at + 3] == ["AS"]
             last = at + 3 if has_alias else at + 1
             alias = self._text(at + 2, at + 4) if has_alias else ""
@@ -341,8 +323,14 @@ class _Cut:
         return self._on_shard("".join([*pieces, cursor.sql[copied : cursor.tokens[end - 1].end]]))
 
     def _on_shard(self, text: str) -> str:
-        alias = self.cursor.tokens[self.block.place + 3].text
-        return pushing.remote_text(text, alias, self.template.slots[self.block.slot].columns)
+        tables = [(self.block.place, self.block.slot)]
+        if self.spread.is_local:
+            tables += [one for one in self.places if one[1] in self.others]
+        for at, number in tables:
+            if self.cursor.words[at + 2 : at + 3] == ["AS"]:
+                alias = self.cursor.tokens[at + 3].text
+                text = pushing.remote_text(text, alias, self.template.slots[number].columns)
+        return text
 
     async def _described(self, text: str, describe: Describe) -> tuple[SourceColumn, ...]:
         try:
@@ -355,6 +343,9 @@ class _Cut:
         return columns
 
     def _read(self, columns: tuple[SourceColumn, ...], inner: str) -> tuple[str, RemoteSelect]:
+        slots = [self.template.slots[number] for number in self.others]
+        if not self.spread.is_local and any(_is_of_one_shard(slot) for slot in slots):
+            raise _refused("with the setting additional_table_filters and columns that are no table's")
         others = tuple(
             OtherTable(number, pushing.plain_read(slot, slot.columns), slot.modifiers)
             for number, slot in enumerate(self.template.slots)
@@ -373,29 +364,43 @@ class _Cut:
 
     def _checked(self, text: str) -> str:
         """Nothing may be left that only the shards know."""
-        cursor = self.cursor
-        alias = cursor.tokens[self.block.place + 3].text
-        if alias in clauses.token_texts(text):
+        if not self._aliases().isdisjoint(clauses.token_texts(text)):
             raise _refused("with an expression that needs columns behind GROUP BY")
         return text
+
+
+def _is_of_one_shard(slot: Slot) -> bool:
+    """Only a shard that reads its own table can filter it."""
+    return bool(slot.condition) and (SHARD_PLACE in slot.source or any(c.value for c in slot.columns))
 
 
 def _listed(items: Sequence[tuple[str, str]]) -> str:
     return ", ".join(f"{text} AS {name}" for text, name in items)
 
 
-def _aggregates(query: Node) -> set[str]:
-    """Aggregate functions of the query itself."""
-    found = set()
+def _by_length(named: Sequence[tuple[str, str]]) -> list[tuple[tuple[str, ...], str]]:
+    """To replace, the longest first: one may be a part of another."""
+    found = [(clauses.token_texts(text), name) for text, name in named]
+    return sorted(found, key=lambda one: -len(one[0]))
+
+
+def _own_nodes(query: Node) -> Iterator[Node]:
+    """Without those of queries in it."""
     pending = list(query.children)
     while pending:
         node = pending.pop()
-        if node.kind in ("QUERY", "UNION"):
-            continue
-        if node.kind == "FUNCTION" and node.fact("function_type") == "aggregate":
-            found.add(node.fact("function_name"))
-        pending += node.children
-    return found
+        if node.kind not in ("QUERY", "UNION"):
+            yield node
+            pending += node.children
+
+
+def _aggregates(query: Node) -> set[str]:
+    """Aggregate functions of the query itself."""
+    return {
+        node.fact("function_name")
+        for node in _own_nodes(query)
+        if node.kind == "FUNCTION" and node.fact("function_type") == "aggregate"
+    }
 
 
 def _columns(text: str, aliases: set[str]) -> set[tuple[str, ...]]:

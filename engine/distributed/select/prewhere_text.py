@@ -1,7 +1,8 @@
 """PREWHERE in the text of a statement: it becomes WHERE, since subqueries have none.
 
 Of a join it takes rows of one table away before the join sees them, so it becomes WHERE of a subquery around
-that table: the one that the condition qualifies its columns with, or the first that has them.
+that table: the one that the condition qualifies its columns with, or the first that has them; the first table
+of all for a condition without columns.
 """
 
 from __future__ import annotations
@@ -98,22 +99,27 @@ def find_prewheres(cursor: Cursor, tables: Sequence[Candidate]) -> list[Prewhere
         table: int | None = begin + 1
         if is_of_join:
             listed = {place for place, _ in _outside_brackets(cursor, begin, at)}
-            table = _meant(cursor, range(at + 1, end), [one for one in tables if one.at in listed])
+            among = [one for one in tables if one.at in listed]
+            table = _meant(cursor, range(at + 1, end), among, first=begin + 1)
         if table is not None and any(one.at == table for one in tables):
             found.append(Prewhere(at, end, table, is_of_join))
     return found
 
 
-def _meant(cursor: Cursor, condition: range, tables: Sequence[Candidate]) -> int | None:
+def _meant(cursor: Cursor, condition: range, tables: Sequence[Candidate], *, first: int) -> int | None:
     """Which table of a join the condition is about."""
     qualifiers: set[str] = set()
     columns: set[str] = set()
     for at in condition:
-        if cursor.tokens[at].is_name and cursor.words[at - 1] != ".":
+        is_call = cursor.words[at + 1 : at + 2] == ["("]
+        is_column = cursor.tokens[at].is_name and cursor.words[at] not in _OPERATORS and not is_call
+        if is_column and cursor.words[at - 1] != ".":
             name = literal_value(cursor.tokens[at])
             columns.add(name)
             if cursor.words[at + 1 : at + 2] == ["."]:
                 qualifiers.add(name)
+    if not columns:
+        return first
     by_name = (one.at for one in tables if one.names & qualifiers)
     by_column = (one.at for one in tables if one.columns & columns)
     return next(by_name, next(by_column, None))

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.distributed.select import clauses
-from engine.distributed.select.model import RemoteSelect, SourceColumn, names
+from engine.distributed.select.model import ALIAS_PLACE, RemoteSelect, SourceColumn, names
 from engine.distributed.select.query_tree import Node, QueryTree
 from engine.distributed.select.template import Slot
 from engine.names import quote_identifier
@@ -139,7 +139,7 @@ def read_of(tree: QueryTree, slot: Slot, number: int, *, limits_rows: bool = Tru
 def remote_text(text: str, alias: str, columns: Sequence[SourceColumn]) -> str:
     """Resolved text as any server takes it, with their values in place of columns that a shard has not."""
     values = [
-        ((alias, ".", name), column.value)
+        ((alias, ".", name), column.value.replace(ALIAS_PLACE, alias))
         for column in columns
         if column.value
         for name in (column.name, quote_identifier(column.name))
@@ -152,7 +152,7 @@ def _expressions(alias: str, columns: tuple[SourceColumn, ...]) -> tuple[tuple[s
         return (("toUInt8(0)", SourceColumn("__nothing", "UInt8")),)
     return tuple(
         (
-            column.value or f"{alias}.{quote_identifier(column.name)}",
+            column.value.replace(ALIAS_PLACE, alias) or f"{alias}.{quote_identifier(column.name)}",
             column,
         )
         for column in columns

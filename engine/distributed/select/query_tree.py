@@ -4,7 +4,8 @@ The dump is a tree by indentation: a node is `KIND id: n, key: value, …`, what
 a section (PROJECTION, WHERE, ARGUMENTS, …). Strings are escaped by ClickHouse, so a node is one line. Below
 the tree, after the last empty line, stands the query again as resolved text. ClickHouse writes a column
 `limit` in it as `__table1.limit`, and an alias as `AS limit`; here every such name is quoted, so that who
-looks for clauses meets keywords only.
+looks for clauses meets keywords only. It writes a constant of ORDER BY as `ORDER BY 2`, which would be the
+second column to whoever reads the text again; here it is a call.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from engine.distributed.select import clauses
+from engine.distributed.select.model import names
 from engine.names import quote_identifier
 from engine.sql.cursor import Cursor
 from engine.sql.edit import Edit, apply_edits
@@ -22,6 +25,7 @@ _NODE = re.compile(r"([A-Z_ ]+?) id: (\d+)(?:, (.*))?\Z", re.DOTALL)
 _TABLE = re.compile(r"__table\d+")
 """What the analysis calls the tables themselves."""
 _FACT = re.compile(r"(?:^|, )([a-z_]+): ")
+_BEHIND_ITEM = names("ASC DESC WITH")
 
 
 @dataclass(slots=True)
@@ -85,7 +89,9 @@ def parse_query_tree(dump: str) -> QueryTree | None:
             node.parent = stack[-1][1]
             node.parent.children.append(node)
         stack.append((indent, node))
-    return QueryTree(root, _with_quoted_names(text.strip())) if root is not None and blank else None
+    if root is None or not blank:
+        return None
+    return QueryTree(root, _without_positions(_with_quoted_names(text.strip())))
 
 
 def _with_quoted_names(text: str) -> str:
@@ -95,4 +101,22 @@ def _with_quoted_names(text: str) -> str:
         for before, token in zip(cursor.words, cursor.tokens[1:], strict=False)
         if before in (".", "AS") and token.kind is TokenKind.WORD and not _TABLE.fullmatch(token.text)
     ]
+    return apply_edits(text, edits)
+
+
+def _without_positions(text: str) -> str:
+    """With every number, or Bool, that is an item of GROUP BY, ORDER BY or LIMIT BY as a call. It stays a
+    constant: ROLLUP does not count such a key."""
+    cursor = Cursor(text)
+    words = cursor.words
+    edits: list[Edit] = []
+    for begin in [at + 1 for at, word in enumerate(words) if word == "BY"]:
+        for first, last in clauses.split(cursor, begin, clauses.end_of(cursor, begin), ","):
+            number = first + (words[first] == "-")
+            is_whole = number + 1 == last or words[number + 1] in _BEHIND_ITEM
+            is_bool = words[number] in ("TRUE", "FALSE")
+            if is_whole and (is_bool or cursor.tokens[number].text.isdigit()):
+                start, end = cursor.tokens[first].start, cursor.tokens[number].end
+                type_ = "Bool" if is_bool else "UInt64" if number == first else "Int64"
+                edits.append(Edit(start, end, f"_CAST({text[start:end]}, '{type_}')"))
     return apply_edits(text, edits)

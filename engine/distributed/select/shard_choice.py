@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from engine.distributed.select import clauses
 from engine.names import quote_identifier, quote_string
 from engine.sql.cursor import Cursor
-from engine.sql.tokens import literal_value
+from engine.sql.tokens import TokenKind, literal_value
 
 IS_EXACT = "__is_exact"
 
@@ -68,7 +68,7 @@ def _constants(condition: str) -> tuple[str, tuple[str, ...]] | None:
         if cursor.skip_to("AND", "OR"):
             return None
         return column, (clauses.text_of(cursor, 4, len(tokens)),)
-    if words[3] == "IN" and words[4] == "(" and words[-1] == ")":
+    if words[3] == "IN" and words[4] == "(" and words[-1] == ")" and tokens[5].kind is not TokenKind.LITERALS:
         ranges = clauses.split(cursor, 5, len(tokens) - 1, ",")
         return column, tuple(clauses.text_of(cursor, *place) for place in ranges)
     return None

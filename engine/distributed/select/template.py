@@ -14,8 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from engine.distributed.select import clauses
-from engine.distributed.select.asterisks import Hidden, asterisk_edits
+from engine.distributed.select.asterisks import Hidden, asterisk_edits, is_under_pattern
 from engine.distributed.select.model import (
+    ALIAS_PLACE,
     READ_WITH_PLACE,
     TABLE_PLACE,
     SourceColumn,
@@ -102,8 +103,12 @@ class Slot:
         """A subquery instead of the table; empty without one."""
         if not self.condition and not self.table.is_merged:
             return ""
-        listed = ", ".join(quote_identifier(c.name) for c in self.columns if not c.value) or "1"
-        values = [((c.name,), c.value) for c in virtual_columns() if c.value]
+        there = {c.name: c for c in self.columns}
+        if any(ALIAS_PLACE in c.value for c in self.columns):
+            there |= {c.name: c for c in self.table.columns}
+        listed = ", ".join(quote_identifier(c.name) for c in there.values() if not c.value) or "1"
+        columns = (*virtual_columns(), *self.table.columns)
+        values = [((c.name,), c.value.replace(f"{ALIAS_PLACE}.", "")) for c in columns if c.value]
         condition = clauses.replaced(self.condition, values)
         where = f" WHERE {condition}" if condition else ""
         return f"(SELECT {listed} FROM {TABLE_PLACE}{READ_WITH_PLACE}{where})"
@@ -187,14 +192,21 @@ def make_template(
         first = by_start[ref.start]
         at = _behind(cursor, first, ref)
         is_in = first > 0 and words[first - 1] == "IN"
-        columns = [c for c in ref.table.columns if not c.is_hidden or (c.name in mentioned and not is_in)]
+        shows_all = not is_in and is_under_pattern(cursor, first, candidates[number].names)
+        columns = [
+            c
+            for c in ref.table.columns
+            if not c.is_hidden or shows_all or (c.name in mentioned and not is_in)
+        ]
         if not is_in:
             there = {c.name for c in ref.table.columns}
             columns += [c for c in ref.table.virtuals if c.name in mentioned and c.name not in there]
         columns += {call.column.name: call.column for call in calls if call.table == first}.values()
         if not is_in and any(c.is_hidden for c in columns):
             not_shown = tuple(c.name for c in columns if c.is_hidden)
-            hidden.append(Hidden(first, candidates[number].names, not_shown))
+            of_table = {c.name for c in ref.table.columns}
+            virtuals = tuple(name for name in not_shown if name not in of_table)
+            hidden.append(Hidden(first, candidates[number].names, not_shown, virtuals))
         modifiers = ""
         text = place_text(number)
         if is_in:

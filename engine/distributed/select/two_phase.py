@@ -77,40 +77,6 @@ class TwoPhases:
     remote: RemoteSelect
 
 
-@dataclass(frozen=True, slots=True)
-class GroupsOfEach:
-    """`groups` makes of the states of one shard, at `PLACE`, its groups with their totals; `initiator` has
-    `PLACE` where the groups of all shards are read."""
-
-    groups: str
-    initiator: str
-    remote: RemoteSelect
-
-
-async def groups_of_each(tree: QueryTree, slot: Slot, describe: Describe) -> GroupsOfEach | None:
-    """As `two_phases`, where groups are not merged, and only what is made of them is for all shards."""
-    pieces = _take_apart(tree)
-    if pieces is None or not pieces.is_grouped:
-        return None
-    making = _states(pieces, null_for_empty=True)
-    remote = await _remote(pieces, making, slot, describe)
-    if remote is None:
-        return None
-    keys = [(clauses.token_texts(key), f"__g{number}") for number, key in enumerate(pieces.keys)]
-    keys.sort(key=lambda one: -len(one[0]))
-    values = [(tokens, f"__v{number}") for number, (tokens, _) in enumerate(making.replacements)]
-    items = [f"__g{number}" for number in range(len(pieces.keys))]
-    items += [f"{text} AS __v{number}" for number, (_, text) in enumerate(making.replacements)]
-    having, upper = clauses.without_having(pieces.upper)
-    having = clauses.replaced(having, [*making.replacements, *keys])
-    select, upper = (clauses.replaced(text, [*values, *keys]) for text in (pieces.select, upper))
-    if any(pieces.alias in clauses.token_texts(text) for text in (select, upper, having)):
-        return None
-    group = ", ".join(f"__g{number}" for number in range(len(pieces.keys)))
-    groups = f"SELECT {', '.join(items)} FROM {PLACE} GROUP BY {group} {pieces.behind_keys} {having}"
-    return GroupsOfEach(groups, f"{select} FROM {PLACE} {upper}", remote)
-
-
 async def two_phases(
     tree: QueryTree, slot: Slot, describe: Describe, *, null_for_empty: bool = False
 ) -> TwoPhases | None:
@@ -119,7 +85,7 @@ async def two_phases(
     pieces = _take_apart(tree)
     if pieces is None:
         return None
-    making = _states(pieces, null_for_empty=null_for_empty)
+    making = making_of(pieces.calls, has_keys=bool(pieces.keys), null_for_empty=null_for_empty)
     keyed = sorted(enumerate(pieces.keys), key=lambda one: -len(clauses.token_texts(one[1])))
     replacements = [
         *making.replacements,
@@ -147,7 +113,7 @@ class _Pieces:
 
     alias: str
     names: set[str]
-    calls: set[_Call]
+    calls: set[Call]
     select: str
     source: str
     where: str
@@ -181,7 +147,7 @@ def _take_apart(tree: QueryTree) -> _Pieces | None:
     group = next((clause for clause in parts if clause.keyword == "GROUP"), None)
     if not names and group is None:
         return None
-    keys, behind_keys = keys_of(cursor, group)
+    keys, behind = keys_of(cursor, group)
     if any(alias not in clauses.token_texts(key) for key in keys):
         return None
     upper_begin = group.end if group else where.end if where else _first_upper(cursor, parts)
@@ -198,14 +164,14 @@ def _take_apart(tree: QueryTree) -> _Pieces | None:
         conditions=tuple(clauses.text_of(cursor, *each) for each in conditions),
         is_grouped=group is not None,
         keys=keys,
-        behind_keys=behind_keys,
+        behind_keys=clauses.text_of(cursor, behind, group.end) if group else "",
         upper=upper,
         has_totals=HAS_TOTALS in tree.root.rest,
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Making:
+class Making:
     """What the shards make of each call, with the column's name, and what the initiator makes of that.
     `is_sum`: each is one sum of theirs."""
 
@@ -214,13 +180,14 @@ class _Making:
     is_sum: bool
 
 
-def _states(pieces: _Pieces, *, null_for_empty: bool) -> _Making:
-    values = _VALUES | _VALUES_OF_GROUPS if pieces.keys else _VALUES
+def making_of(calls: set[Call], *, has_keys: bool, null_for_empty: bool) -> Making:
+    """`null_for_empty` may be said wherever the setting is not known."""
+    values = _VALUES | _VALUES_OF_GROUPS if has_keys else _VALUES
     if null_for_empty:
         values = {name: merge for name, merge in values.items() if name not in ("count", "countIf")}
     states: list[tuple[str, str]] = []
     replacements: list[tuple[tuple[str, ...], str]] = []
-    for number, call in enumerate(sorted(pieces.calls, key=lambda one: (-len(one.tokens), one.tokens))):
+    for number, call in enumerate(sorted(calls, key=lambda one: (-len(one.tokens), one.tokens))):
         column = f"__a{number}"
         if merge := values.get(call.name):
             states.append((f"{call.name}{call.rest}", column))
@@ -228,10 +195,10 @@ def _states(pieces: _Pieces, *, null_for_empty: bool) -> _Making:
         else:
             states.append((f"{call.name}State{call.rest}", column))
             replacements.append((call.tokens, f"{call.name}Merge{call.parameters}({column})"))
-    return _Making(states, replacements, all(values.get(call.name) == "sum" for call in pieces.calls))
+    return Making(states, replacements, all(values.get(call.name) == "sum" for call in calls))
 
 
-async def _remote(pieces: _Pieces, making: _Making, slot: Slot, describe: Describe) -> RemoteSelect | None:
+async def _remote(pieces: _Pieces, making: Making, slot: Slot, describe: Describe) -> RemoteSelect | None:
     """What the shards are asked; None where that is nothing, or no table can have such columns."""
     parts = [(key, f"__g{number}") for number, key in enumerate(pieces.keys)] + making.states
     if not parts:
@@ -261,7 +228,7 @@ async def _remote(pieces: _Pieces, making: _Making, slot: Slot, describe: Descri
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class Call:
     name: str
     parameters: str
     rest: str
@@ -280,12 +247,24 @@ def _has_the_shape(root: Node, table: Node) -> bool:
             return False  # the right side of IN, which is here and not on the shards
         if node.kind == "SORT" and "with_fill: 1" in node.rest:
             return False
-        if node.kind == "FUNCTION":
-            if node.fact("function_type") == "window" or node.fact("function_name") in _NOT_HERE:
-                return False
-            if node.fact("function_name").startswith(("dictGet", "dictHas")):
-                return False
+        if node.kind == "FUNCTION" and is_for_shards(node):
+            return False
     return True
+
+
+def is_for_shards(function: Node) -> bool:
+    """Whether it has to be called where the rows are, and with all of them."""
+    name = function.fact("function_name")
+    return (
+        function.fact("function_type") == "window"
+        or name in _NOT_HERE
+        or name.startswith(("dictGet", "dictHas"))
+    )
+
+
+def is_mergeable(aggregate: str) -> bool:
+    """Whether its states can be merged here."""
+    return aggregate.removesuffix("If") in MERGEABLE
 
 
 def _aggregates(root: Node) -> set[str] | None:
@@ -294,7 +273,7 @@ def _aggregates(root: Node) -> set[str] | None:
     for node in root.walk():
         if node.kind == "FUNCTION" and node.fact("function_type") == "aggregate":
             name = node.fact("function_name")
-            if name not in MERGEABLE and not (name.endswith("If") and name[:-2] in MERGEABLE):
+            if not is_mergeable(name):
                 return None
             names.add(name)
     return names
@@ -313,15 +292,15 @@ def _first_upper(cursor: Cursor, parts: list[clauses.Clause]) -> int:
     return first.begin - (2 if first.keyword in ("GROUP", "ORDER") else 1)
 
 
-def keys_of(cursor: Cursor, group: clauses.Clause | None) -> tuple[list[str], str]:
-    """The keys of GROUP BY, also of GROUPING SETS, each once, and what stands behind them (WITH TOTALS and so
-    on).
+def keys_of(cursor: Cursor, group: clauses.Clause | None) -> tuple[list[str], int]:
+    """The keys of GROUP BY, also of GROUPING SETS, each once, and the token behind them, which may be that of
+    WITH TOTALS and its like.
 
     `GROUP BY a, (b, a)` has `a` twice in the resolved text. ClickHouse counts it once, and so ROLLUP and CUBE
     do not leave it out by itself: two columns of the same value would be two keys to them.
     """
     if group is None:
-        return [], ""
+        return [], 0
     cursor.at = group.begin
     end = group.end
     while cursor.at < group.end:
@@ -340,13 +319,13 @@ def keys_of(cursor: Cursor, group: clauses.Clause | None) -> tuple[list[str], st
         alias = clauses.split(cursor, begins, ends, "AS")
         key = clauses.text_of(cursor, *alias[0])
         keys.setdefault(clauses.token_texts(key), key)
-    return list(keys.values()), clauses.text_of(cursor, end, group.end)
+    return list(keys.values()), end
 
 
-def calls_of(text: str, names: set[str]) -> set[_Call]:
+def calls_of(text: str, names: set[str]) -> set[Call]:
     """Every call of a function of `names`, as it is written."""
     cursor = Cursor(text)
-    found: set[_Call] = set()
+    found: set[Call] = set()
     at = 0
     while at < len(cursor.tokens):
         name = cursor.tokens[at].text
@@ -366,6 +345,6 @@ def calls_of(text: str, names: set[str]) -> set[_Call]:
             cursor.skip_brackets()
         end = cursor.at
         tokens = tuple(token.text for token in cursor.tokens[at:end])
-        found.add(_Call(name, parameters, clauses.text_of(cursor, at + 1, end), tokens))
+        found.add(Call(name, parameters, clauses.text_of(cursor, at + 1, end), tokens))
         at = end
     return found

@@ -22,6 +22,7 @@ from engine.databases import Commit
 from engine.ddl.attempt import Fence
 from engine.errors import Code, OnclusterError, SqlError, UnknownOutcome
 from engine.names import TableName, quote_identifier, quote_string
+from engine.node.asked_settings import number
 from engine.node.databases.begun import BegunMutations
 from engine.node.databases.commit_fence import CommitFence
 from engine.node.databases.moments import Moment, moment_of, opposite_of
@@ -33,7 +34,6 @@ from engine.node.replicated.if_empty import check_empty, is_if_empty, without_if
 from engine.node.replicated.lifecycle import TableLifecycle
 from engine.node.replicated.local_tables import LocalTables
 from engine.node.replicated.own_tables import own_table, table_behind
-from engine.node.replicated.waiting import number
 from engine.node.statement import Asked
 from engine.sql import AlterCommand, Statement, StatementKind, parse_statement, redact, runs_once_per_shard
 from engine.storage import ChdbPool

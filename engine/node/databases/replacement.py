@@ -27,9 +27,9 @@ from uuid import UUID
 from engine.errors import Code, OnclusterError, SqlError
 from engine.names import TableName, quote_identifier
 from engine.node.databases.texts import SchemaTexts, uuid_of
+from engine.node.replicated.taking_place import create_of
 from engine.node.statement import Asked
 from engine.sql import Statement, StatementKind
-from engine.sql.edit import Edit, apply_edits
 from engine.sql.parse import draft_of
 
 log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class Replacement:
         await self.settle()
         await self._run(f"CREATE DATABASE {quote_identifier(self._database)} ENGINE = Atomic")
         try:
-            await run_here(replace(asked, sql=_without_replace(asked.sql, kept)))
+            await run_here(replace(asked, sql=create_of(asked.sql, kept)))
             self._is_undecided = True
             await self._exchange(name)
         except SqlError as error:  # and nothing else: cut off, the exchange may take place nevertheless
@@ -129,9 +129,3 @@ def replaces_table(statement: Statement) -> bool:
 def has_rows_of_its_own(text: str) -> bool:
     """Of a metadata text: whether there is a table behind it that may have some."""
     return text.startswith(_TABLE) and "\nENGINE = Distributed(" not in text
-
-
-def _without_replace(sql: str, name: TableName) -> str:
-    """CREATE TABLE of another name. Whatever stands before the name is CREATE OR REPLACE TABLE."""
-    ref = draft_of(sql).refs[0]
-    return apply_edits(sql, [Edit(0, ref.end, f"CREATE TABLE {name.quoted}")])

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine.databases import Commit
+from engine.databases import OUTPUT_COLUMNS, Commit
 from engine.ddl import DEFAULT_TIMEOUT_S, OutputMode
 from engine.env import Env
 from engine.errors import Code, SqlError
-from engine.node.databases.answer import DatabaseAnswer
+from engine.node.asked_settings import flag, number, settings_of
 from engine.node.databases.create_text import is_create_replicated
 from engine.node.databases.rewriting import check_create, for_log, from_log, one_by_one, with_whole_names
 from engine.node.databases.routing import Way, check_statement, concerns_objects, way_of
@@ -21,9 +21,9 @@ from engine.node.databases.running import ReplicatedDatabases, RunningDatabase
 from engine.node.databases.show import ShowDatabase
 from engine.node.databases.system_commands import DatabaseCommands
 from engine.node.databases.view_columns import with_columns
+from engine.node.hosts_answer import HostsAnswer
 from engine.node.replicated.definition_sql import Definition
 from engine.node.replicated.statements import done
-from engine.node.replicated.waiting import flag, number, settings_of
 from engine.node.session_commands import trailing_settings
 from engine.node.statement import Answer, Asked
 from engine.node.temporary_tables import is_about_temporary
@@ -193,7 +193,8 @@ class DatabaseStatements:
             timeout_s=timeout_s,
             synced=flag(settings, "database_replicated_enforce_synchronous_settings", False),
         )
-        return DatabaseAnswer(asked, rows, mode=mode, format=format or asked.format, is_empty=timeout_s == 0)
+        columns = OUTPUT_COLUMNS if mode.has_rows and timeout_s != 0 else None
+        return HostsAnswer(asked, rows, columns=columns, format=format or asked.format)
 
     def _with_definition(self, sql: str) -> str:
         """CREATE TABLE … AS other_table with the other one's definition written out: other replicas need not

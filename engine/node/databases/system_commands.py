@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.errors import Code, SqlError
+from engine.node.asked_settings import number, settings_of
 from engine.node.databases.running import ReplicatedDatabases, RunningDatabase
 from engine.node.replicated.statements import done
-from engine.node.replicated.waiting import number, settings_of
 from engine.node.statement import Answer, Asked
 from engine.sql import Statement
 from engine.sql.cursor import Cursor

@@ -9,7 +9,7 @@ from engine.distributed.select.plan import Analyse
 from engine.distributed.select.template import table_names
 from engine.distributed.select.two_phase import Describe
 from engine.errors import SqlError
-from engine.node.replicated.waiting import settings_of
+from engine.node.asked_settings import settings_of
 from engine.node.statement import Asked
 from engine.storage import Scope
 

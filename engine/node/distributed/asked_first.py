@@ -9,6 +9,7 @@ from functools import partial
 
 from engine.errors import Code, SqlError
 from engine.names import TableName
+from engine.node.asked_settings import flag, number, settings_of
 from engine.node.distributed.failover import Failover
 from engine.node.distributed.guard import is_mutation
 from engine.node.distributed.selects import DistributedSelects
@@ -31,7 +32,6 @@ from engine.node.distributed.table_filters import (
     table_filters,
     with_filters_in_text,
 )
-from engine.node.replicated.waiting import flag, number, settings_of
 from engine.node.statement import Asked
 from engine.sql import Statement, StatementKind, parse_statement
 
@@ -40,6 +40,8 @@ _WITH_CONDITION = frozenset(
 )
 
 
+_MOST_IN_FILTERS = 100_000
+"""Characters of one value. It goes to the shards in a URL."""
 _MOST_FILTERS = 8
 """So deep may filters of tables be that filters read."""
 _MOST_BYTES = "max_query_size"
@@ -104,7 +106,7 @@ class AskedFirst:
             asked, sql=f"SELECT ({subquery.select})", settings={**asked.settings, FILTERS: filters}
         )
         asked = await self.with_filters(asked, depth + 1)
-        return await self._asked(asked, MOST_IN_KEEPER, subquery)
+        return await self._asked(asked, _MOST_IN_FILTERS, subquery)
 
     async def _value(self, asked: Asked, most: int, subquery: Subquery) -> str | None:
         if not await self._selects.reads_distributed(subquery.select, asked.current_database):
@@ -134,7 +136,7 @@ class AskedFirst:
 
 def _with_text(asked: Asked, sql: str) -> Asked:
     """With what chDB has to be allowed to read so long a text."""
-    size = len(sql.encode())
+    size = len(sql.encode("utf-8", "surrogateescape"))
     if size <= _USUAL_BYTES:
         return replace(asked, sql=sql)
     given = int(number(settings_of(asked), _MOST_BYTES, 0))

@@ -16,6 +16,7 @@ from engine.distributed.peers import PeerShard, peers_of
 from engine.distributed.replica_choice import ErrorLimits, ReplicaFailures
 from engine.env import Env
 from engine.names import HostId, TableName
+from engine.node.asked_settings import number
 from engine.node.distributed.alter import AlterDistributed
 from engine.node.distributed.asked_first import AskedFirst
 from engine.node.distributed.catalog import DistributedCatalog
@@ -44,7 +45,6 @@ from engine.node.replicated.local_tables import LocalTables
 from engine.node.replicated.name_locks import NameLocks
 from engine.node.replicated.statements import StatementHandlers
 from engine.node.replicated.views import ViewPush
-from engine.node.replicated.waiting import number
 from engine.node.statement import CHANGE_NO_DEFINITION, Answer, Asked, WriteInput
 from engine.node.system_tables import SystemTable, SystemView
 from engine.sql import Statement, StatementKind, parse_statement

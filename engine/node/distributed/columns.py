@@ -9,11 +9,12 @@ from engine.distributed.peers import PeerShard
 from engine.distributed.select import SourceColumn
 from engine.errors import Code, OnclusterError, SqlError
 from engine.names import quote_string
+from engine.node.asked_settings import flag
+from engine.node.distributed.alias_columns import value_on_shard
 from engine.node.distributed.failover import GONE, received_from
 from engine.node.distributed.peer_health import PeerHealth
 from engine.node.distributed.read_place import ReadPlace
 from engine.node.distributed.tables import DistributedTable
-from engine.node.replicated.waiting import flag
 
 _HIDDEN = ("MATERIALIZED", "ALIAS")
 
@@ -55,7 +56,7 @@ async def columns_elsewhere(
     answer = await described_elsewhere(health, place, shards)
     return [
         SourceColumn(name, type_, is_hidden=kind in _HIDDEN)
-        for name, type_, kind, _ in described_rows(answer)
+        for name, type_, kind, _ in sorted(described_rows(answer), key=lambda row: row[2] == "ALIAS")
         if kind != "EPHEMERAL"
     ]
 
@@ -71,8 +72,14 @@ def elsewhere(table: DistributedTable) -> str:
 
 def columns_of(table: DistributedTable, settings: Mapping[str, str]) -> Sequence[SourceColumn]:
     shown = {kind for kind in _HIDDEN if flag(settings, f"asterisk_include_{kind.lower()}_columns", False)}
+    by_name = {column.name: column for column in table.columns}
     return [
-        SourceColumn(column.name, column.type, column.kind in _HIDDEN and column.kind not in shown)
-        for column in sorted(table.columns, key=lambda one: "ALIAS" in shown and one.kind == "ALIAS")
+        SourceColumn(
+            column.name,
+            column.type,
+            column.kind in _HIDDEN and column.kind not in shown,
+            value_on_shard(column, by_name),
+        )
+        for column in sorted(table.columns, key=lambda one: one.kind == "ALIAS")
         if column.kind != "EPHEMERAL"
     ]

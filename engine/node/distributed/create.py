@@ -22,6 +22,7 @@ from engine.distributed.delivery import TOKEN_SETTING
 from engine.env import Env
 from engine.errors import Code, OnclusterError, SqlError
 from engine.names import TableName
+from engine.node.asked_settings import settings_of
 from engine.node.distributed.catalog import DistributedRecord
 from engine.node.distributed.create_sql import CreateText, as_create
 from engine.node.distributed.overlooked import make_overlooked_an_error
@@ -33,7 +34,6 @@ from engine.node.distributed.tables import DistributedTables
 from engine.node.replicated.name_locks import NameLocks
 from engine.node.replicated.statements import done
 from engine.node.replicated.taking_place import Taking
-from engine.node.replicated.waiting import settings_of
 from engine.node.statement import Answer, Asked
 from engine.sql import Statement, StatementKind, expand_macros
 

@@ -27,7 +27,7 @@ from engine.storage import ChdbSession
 from engine.storage.guard import check_statement
 
 _K = StatementKind
-_READING = re.compile(r"\b(AS|CONSTRAINT)\b", re.IGNORECASE)
+_READING = re.compile(r"\b(AS|CONSTRAINT|PROJECTION|TTL)\b", re.IGNORECASE)
 
 
 class DistributedExecutor:
@@ -134,7 +134,7 @@ class DistributedExecutor:
 
     async def _readable(self, execution: Execution, statement: Statement) -> Execution:
         """What reads Distributed tables, which chDB cannot: CREATE TABLE … AS SELECT, and subqueries of
-        DELETE and UPDATE. Raises SqlError for constraints that would read some."""
+        DELETE and UPDATE. Raises SqlError for what is kept and would read some."""
         if is_mutation(statement):
             return await self._with_values(execution, statement)
         if statement.kind is not _K.CREATE_TABLE or not _READING.search(execution.sql):

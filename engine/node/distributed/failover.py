@@ -31,6 +31,7 @@ from engine.node.distributed.overlooked import explained
 from engine.node.distributed.patience import patience_s, time_limit_s
 from engine.node.distributed.peer_health import PeerHealth
 from engine.node.distributed.peer_watch import Watching
+from engine.node.distributed.quoted_text import without_shards
 from engine.node.distributed.read_place import ReadPlace
 from engine.node.distributed.rows_to_read import ToRead
 from engine.node.statement import Answer, Asked
@@ -218,14 +219,17 @@ class Failover:
 
     def explained(self, error: SqlError) -> SqlError:
         """The same with ClickHouse's code and the replicas that were read, where a connection broke or
-        `max_execution_time` has passed; the error of a replica as that replica gave it, with its code."""
+        `max_execution_time` has passed; the error of a replica as that replica gave it, with its code; and
+        what quotes the statement without what reads the shards."""
         error = explained(error)
         if not self.reads:
             return error
         if error.code == _FROM_REMOTE:
             return self._as_given(error)
+        if error.code == Code.SOCKET_TIMEOUT and self._left_s <= 0:
+            return SqlError(Code.TIMEOUT_EXCEEDED, error.message)
         if error.code != Code.POCO_EXCEPTION or _OTHER_SERVERS.search(self.asked.sql):
-            return error
+            return without_shards(error)
         names = ", ".join(sorted({f"{read.peer.name.host}:{read.peer.name.port}" for read in self.reads}))
         code = Code.SOCKET_TIMEOUT if _is_slow(error) else Code.NETWORK_ERROR
         if code == Code.SOCKET_TIMEOUT and self._left_s <= 0:

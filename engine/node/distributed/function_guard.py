@@ -6,6 +6,7 @@ It would say that there is no such cluster (701). What can be done instead is sa
 from __future__ import annotations
 
 from engine.errors import Code, SqlError
+from engine.node.distributed.dictionary_source import DICTIONARIES, HINT, reads_of_dictionary
 from engine.node.distributed.references import has_table_functions
 from engine.node.distributed.table_functions import any_cluster_function
 from engine.node.statement import Answer, Asked
@@ -28,9 +29,17 @@ class FunctionGuard:
     async def run(self, asked: Asked, statement: Statement) -> Answer | None:
         if not has_table_functions(asked.sql):
             return None
+        if statement.kind in DICTIONARIES:
+            for query in reads_of_dictionary(asked.sql, asked.current_database)[1]:
+                _refuse("A dictionary", any_cluster_function(query, of_create=False), HINT)
+            return None
         is_create = statement.kind is _K.CREATE_TABLE
         what, hint = ("CREATE TABLE … AS", _USE_TABLE) if is_create else _PLACES.get(statement.kind, ("", ""))
         name = any_cluster_function(asked.sql, of_create=is_create) if what else ""
-        if name:
-            raise SqlError(Code.NOT_IMPLEMENTED, f"{what} cannot read other nodes by {name}().", hint=hint)
+        _refuse(what, name, hint)
         return None
+
+
+def _refuse(what: str, name: str, hint: str) -> None:
+    if name:
+        raise SqlError(Code.NOT_IMPLEMENTED, f"{what} cannot read other nodes by {name}().", hint=hint)

@@ -12,12 +12,18 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from engine.distributed.definition import argument_name, engine_arguments
 from engine.errors import Code, SqlError
 from engine.names import TableName
-from engine.node.distributed.kept_expressions import kept_expression_refused
+from engine.node.distributed.dictionary_source import DICTIONARIES, HINT, reads_of_dictionary
+from engine.node.distributed.kept_expressions import (
+    CONSTRAINT,
+    PROJECTION,
+    TTL,
+    kept_expression_refused,
+)
 from engine.node.distributed.overlooked import OVERLOOKED
 from engine.node.distributed.tables import DistributedTables
 from engine.node.merged_tables import literal
 from engine.node.statement import Answer, Asked
-from engine.sql import Statement, StatementKind, TokenKind, literal_value
+from engine.sql import Statement, StatementKind
 from engine.sql.cursor import Cursor
 from engine.sql.kinds import AlterCommand
 
@@ -25,7 +31,13 @@ _K = StatementKind
 _MUTATIONS = frozenset({_K.DELETE, _K.UPDATE})
 _CREATES = frozenset({_K.CREATE_TABLE, _K.ATTACH_TABLE})
 _ENGINES = frozenset({"Alias", "Buffer", "Merge"})
-_DICTIONARIES = frozenset({_K.CREATE_DICTIONARY, _K.ATTACH_DICTIONARY})
+_KEPT = {
+    AlterCommand.ADD_CONSTRAINT: CONSTRAINT,
+    AlterCommand.MODIFY_CONSTRAINT: CONSTRAINT,
+    AlterCommand.ADD_PROJECTION: PROJECTION,
+    AlterCommand.MODIFY_PROJECTION: PROJECTION,
+    AlterCommand.MODIFY_TTL: TTL,
+}
 _MERGE = re.compile(r"\bmerge\s*\(", re.IGNORECASE)
 _BEFORE = ("FROM", "JOIN", ",", "(")
 
@@ -33,7 +45,7 @@ _BEFORE = ("FROM", "JOIN", ",", "(")
 def concerns_guard(statement: Statement) -> bool:
     """Whether the guard has to see the statement."""
     is_made = statement.kind in _CREATES and statement.engine is not None and statement.engine in _ENGINES
-    is_kept = statement.kind in _DICTIONARIES or _kept_expression(statement) is not None
+    is_kept = statement.kind in DICTIONARIES or _kept_expression(statement) is not None
     return is_made or is_kept or is_mutation(statement) or OVERLOOKED in statement.tables
 
 
@@ -41,7 +53,7 @@ def _kept_expression(statement: Statement) -> str | None:
     """What chDB keeps the text of, to run it by itself later."""
     if statement.kind is _K.CREATE_FUNCTION:
         return "A function"
-    return "A constraint" if AlterCommand.ADD_CONSTRAINT in statement.alter_commands else None
+    return next((_KEPT[command] for command in statement.alter_commands if command in _KEPT), None)
 
 
 def is_mutation(statement: Statement) -> bool:
@@ -69,6 +81,10 @@ class DistributedGuard:
                 Code.ACCESS_DENIED,
                 f"{OVERLOOKED} is what chDB reads in the place of a Distributed table: it stays as it is.",
             )
+        if (what := _kept_expression(statement)) is not None:
+            if await self._reads_distributed(asked.sql, asked.current_database):
+                raise kept_expression_refused(what)
+            return None
         if is_mutation(statement):
             if await self._reads_distributed(asked.sql, asked.current_database):
                 raise SqlError(
@@ -77,26 +93,29 @@ class DistributedGuard:
                     hint="Write what is read into a table of this node first, and read that.",
                 )
             return None
-        if (what := _kept_expression(statement)) is not None:
-            if await self._reads_distributed(asked.sql, asked.current_database):
-                raise kept_expression_refused(what)
-            return None
-        if statement.kind in _DICTIONARIES:
-            found = _named_by_dictionary(asked, names)
+        if statement.kind in DICTIONARIES:
+            found = await self._read_by_dictionary(asked)
             what = "A dictionary"
-            hint = "Give it SOURCE(HTTP(url 'http://<this node>/?query=SELECT …' format 'Native'))."
+            hint = HINT
         else:
-            found = _named_by_engine(asked, names)
+            found = str(_named_by_engine(asked, names) or "")
             what = f"A table with engine {statement.engine}"
             hint = "Use the tables of the shards, or a materialized view."
-        if found is not None:
+        if found:
             raise SqlError(
                 Code.NOT_IMPLEMENTED,
-                f"{what} cannot use the Distributed table {found}: chDB can neither read it nor write "
+                f"{what} cannot use a Distributed table ({found}): chDB can neither read it nor write "
                 "to it by itself.",
                 hint=hint,
             )
         return None
+
+    async def _read_by_dictionary(self, asked: Asked) -> str:
+        database, reads = reads_of_dictionary(asked.sql, asked.current_database)
+        for text in reads:
+            if await self._reads_distributed(text, database):
+                return text
+        return ""
 
 
 def check_merge(sql: str, names: Collection[TableName], current_database: str) -> None:
@@ -150,17 +169,3 @@ def _matched(arguments: Sequence[str], names: Collection[TableName], current: st
         (n for n in sorted(names) if database in ("", n.database) and pattern.search(n.table) is not None),
         None,
     )
-
-
-def _named_by_dictionary(asked: Asked, names: Collection[TableName]) -> TableName | None:
-    """SOURCE(CLICKHOUSE(… TABLE 't' DB 'd' …))."""
-    cursor = Cursor(asked.sql)
-    said: dict[str, str] = {}
-    for at, word in enumerate(cursor.words[:-1]):
-        value = cursor.tokens[at + 1]
-        if word in ("TABLE", "DB", "HOST") and value.kind in (TokenKind.STRING, TokenKind.HEREDOC):
-            said[word] = literal_value(value)
-    if said.get("HOST", "localhost") not in ("localhost", "127.0.0.1"):
-        return None
-    name = TableName(said.get("DB") or asked.current_database, said.get("TABLE", ""))
-    return name if name in names else None

@@ -23,6 +23,7 @@ from engine.distributed.spool_table import SpoolBlock
 from engine.env import Env
 from engine.errors import Code, SqlError
 from engine.names import TableName
+from engine.node.asked_settings import flag, number
 from engine.node.distributed.function_targets import FunctionTarget, FunctionTargets
 from engine.node.distributed.insert_rows import (
     InsertRows,
@@ -38,7 +39,6 @@ from engine.node.distributed.stage import Stage, StagedPart, Stages
 from engine.node.distributed.tables import DistributedTable, DistributedTables
 from engine.node.replicated.insert_sql import InsertSql
 from engine.node.replicated.views import ViewPush
-from engine.node.replicated.waiting import flag, number
 from engine.node.staged_errors import errors_about
 from engine.node.statement import Answer, Asked, WholeAnswer, WriteInput
 from engine.node.temporary_tables import is_temporary

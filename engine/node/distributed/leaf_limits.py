@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from engine.node.replicated.text_settings import settings_in
-from engine.node.replicated.waiting import number
+from engine.node.asked_settings import number
 from engine.node.statement import Asked
 from engine.sql.cursor import Cursor
+from engine.sql.settings_clauses import settings_in
 
 _LIMITS = ("max_rows_to_read_leaf", "max_bytes_to_read_leaf")
 

@@ -15,11 +15,12 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 
 from engine.distributed.select import RemoteSelect, ShardSource, SourceColumn, SourceTable
-from engine.distributed.select.model import READ_WITH_PLACE, TABLE_PLACE, union_all
+from engine.distributed.select.model import ALIAS_PLACE, READ_WITH_PLACE, TABLE_PLACE, union_all
 from engine.errors import Code, SqlError
 from engine.names import TableName, quote_identifier, quote_string
 from engine.node.distributed.declared_types import as_declared
 from engine.node.distributed.shard_reader import ShardReader
+from engine.node.distributed.table_filters import table_filters
 from engine.node.distributed.tables import DistributedTables
 from engine.node.distributed.views import OF_CHDB, DistributedViews
 from engine.node.merged_tables import Merge, merge_calls, merge_of_engine, merged_tables
@@ -50,6 +51,8 @@ class _Member:
     text: str
     reader: ShardSource | None = None
     engine: str = ""
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    """Expressions of ALIAS columns that are the Distributed table's own: its shards have none."""
 
     def source(self, columns: Sequence[_Column]) -> str:
         """A subquery over the member that has the columns of the whole."""
@@ -66,6 +69,8 @@ class _Member:
         if column.name not in self.columns:
             value = column.expression if column.kind == "ALIAS" else ""
             return f"{value or f'defaultValueOfTypeName({quote_string(column.type)})'} AS {name}"
+        if column.name in self.aliases:
+            return f"CAST({self.aliases[column.name]}, {quote_string(column.type)}) AS {name}"
         if self.columns[column.name] == column.type:
             return name
         return f"CAST({name}, {quote_string(column.type)}) AS {name}"
@@ -79,6 +84,12 @@ class MergeReader:
     columns: Sequence[_Column]
     readers: list[ShardReader] = field(default_factory=list)
     """Those of Distributed tables among the members, however deep."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """What the members are called, however deep, without databases."""
+        inner = [one.reader.names for one in self.members if isinstance(one.reader, MergeReader)]
+        return frozenset(one.name.table for one in self.members).union(*inner)
 
     async def table_expression(self, select: RemoteSelect, sources: Sequence[ShardSource] = ()) -> str:
         names = ", ".join(quote_identifier(column.name) for _, column in select.columns)
@@ -139,7 +150,7 @@ class Merges:
         merge: Merge,
         database: str,
         *,
-        reader_of: Callable[[TableName], Awaitable[tuple[ShardReader, Mapping[str, str]] | None]],
+        reader_of: Callable[[TableName], Awaitable[tuple[ShardReader, Sequence[SourceColumn]] | None]],
         rewritten: Callable[[str], Awaitable[str]],
         described: Callable[[str], Awaitable[Sequence[tuple[str, str, str, str]]]],
         depth: int = 0,
@@ -158,9 +169,11 @@ class Merges:
         for one in await merged_tables(self._local, merge, database):
             name, engine, engine_full = one.name, one.engine, one.engine_full
             if (found := await reader_of(name)) is not None:
-                reader, types = found
+                reader, of_member = found
                 readers.append(reader)
-                members.append(_Member(name, types, "", reader))
+                types = {column.name: column.type for column in of_member}
+                aliases = {c.name: c.value.replace(f"{ALIAS_PLACE}.", "") for c in of_member if c.value}
+                members.append(_Member(name, types, "", reader, aliases=aliases))
                 continue
             types = {column: type_ for column, type_, *_ in await described(name.quoted)}
             text = name.quoted
@@ -209,6 +222,19 @@ class Merges:
             return await self._views.reads_distributed(name)
         finally:
             _views_around.reset(token)
+
+
+def check_filters_of_members(settings: Mapping[str, str], table: SourceTable) -> None:
+    """Raises SqlError 48 for a filter of what is merged: some of that chDB would filter by itself."""
+    members = table.source.names if isinstance(table.source, MergeReader) else frozenset()
+    for name in table_filters(settings):
+        if name.rpartition(".")[2] in members:
+            raise SqlError(
+                Code.NOT_IMPLEMENTED,
+                f"additional_table_filters cannot have a condition for {name}, which merge() or a table of "
+                "engine Merge reads beside Distributed tables.",
+                hint="Filter what merges them, by its name or alias, or write the condition into WHERE.",
+            )
 
 
 def _without_final(select: RemoteSelect) -> RemoteSelect:

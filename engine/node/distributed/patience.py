@@ -12,8 +12,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
+from engine.node.asked_settings import number
 from engine.node.distributed.settings_around import settings_of_statement
-from engine.node.replicated.waiting import number
 from engine.node.statement import Asked
 
 USUAL_S = 300.0

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from urllib.parse import quote
 
 from engine.distributed.peers import Peer
-from engine.names import TableName
+from engine.names import TableName, quote_for_url
 from engine.node.distributed.inner_calls import InnerCalls
 from engine.node.statement import Asked
 
@@ -52,7 +51,7 @@ class ReadPlace:
     @property
     def url_parameters(self) -> str:
         """With `&` before each."""
-        return "".join(f"&{name}={quote(value, safe='')}" for name, value in self.request)
+        return "".join(f"&{name}={quote_for_url(value)}" for name, value in self.request)
 
     def __str__(self) -> str:
         return self.function or str(self.table)

@@ -8,11 +8,11 @@ a setting is never left out silently.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from urllib.parse import quote
 
 from engine.distributed.select import USUAL, Merging, Spread
 from engine.errors import Code, SqlError
-from engine.node.replicated.waiting import number
+from engine.names import quote_for_url
+from engine.node.asked_settings import number
 from engine.sql.cursor import Cursor
 
 _FORWARDED = frozenset(
@@ -124,7 +124,7 @@ _CLAUSES = frozenset(
 
 def forwarded(settings: Mapping[str, str]) -> str:
     """What goes into a shard's URL, with `&` before each; empty for nothing."""
-    return "".join(f"&{name}={quote(value, safe='')}" for name, value in sorted(of_shards(settings).items()))
+    return "".join(f"&{name}={quote_for_url(value)}" for name, value in sorted(of_shards(settings).items()))
 
 
 def of_shards(settings: Mapping[str, str]) -> dict[str, str]:

@@ -9,28 +9,27 @@ from dataclasses import replace
 
 from engine.config.model import Topology
 from engine.distributed.peers import PeerShard, peers_of_cluster
-from engine.distributed.select import Analysis, SourceTable
+from engine.distributed.select import Analysis, SourceColumn, SourceTable
 from engine.distributed.select.model import virtual_columns
 from engine.distributed.select.template import Reference, alias_behind, table_names
-from engine.errors import Code, SqlError
 from engine.names import HostId, TableName
+from engine.node.asked_settings import flag
 from engine.node.distributed.analyst import Analyst
 from engine.node.distributed.chdb_request import DEPTH
 from engine.node.distributed.columns import columns_elsewhere, columns_of, elsewhere
 from engine.node.distributed.failover import Failover
 from engine.node.distributed.inner_calls import InnerCalls
-from engine.node.distributed.merges import MergeReader, Merges
+from engine.node.distributed.merges import MergeReader, Merges, check_filters_of_members
 from engine.node.distributed.peer_health import PeerHealth
 from engine.node.distributed.policy import skipping_of
 from engine.node.distributed.read_place import ReadPlace, place_of
 from engine.node.distributed.settings_around import settings_around, settings_of_statement
 from engine.node.distributed.shard_reader import ShardReader
-from engine.node.distributed.table_filters import filter_of, table_filters
+from engine.node.distributed.table_filters import filter_of
 from engine.node.distributed.table_functions import refused_to_readers, table_functions
 from engine.node.distributed.tables import DistributedTable, DistributedTables
 from engine.node.distributed.views import is_target
 from engine.node.merged_tables import Merge, merge_calls
-from engine.node.replicated.waiting import flag
 from engine.node.statement import Asked
 from engine.node.temporary_tables import is_temporary
 
@@ -150,14 +149,9 @@ class References:
             table = await self._merged_table(asked, merge, settings, failover)
             if table is None:
                 continue
-            if table_filters(settings):
-                raise SqlError(
-                    Code.NOT_IMPLEMENTED,
-                    "Setting additional_table_filters is not supported beside merge() and tables of engine "
-                    "Merge that read Distributed tables.",
-                    hint="Write the filter into WHERE.",
-                )
-            refs.append(Reference(start, end, alias, table, flag(settings, "final", False)))
+            check_filters_of_members(settings, table)
+            condition = self._condition(asked, settings, sql, end, merge.own)
+            refs.append(Reference(start, end, alias, table, flag(settings, "final", False), condition))
         return refs
 
     async def _merged_table(
@@ -166,13 +160,13 @@ class References:
         match = DEPTH.match(asked.sql)
         known = frozenset([table.name for table in await self._tables.all()])
 
-        async def reader_of(name: TableName) -> tuple[ShardReader, Mapping[str, str]] | None:
+        async def reader_of(name: TableName) -> tuple[ShardReader, Sequence[SourceColumn]] | None:
             table = await self._tables.find(name)
             if table is None:
                 return None
             depth = int(match[1]) if match else 0
             reader = self.reader(asked, table, settings, depth, known, failover)
-            return reader, {column.name: column.type for column in columns_of(table, settings)}
+            return reader, columns_of(table, settings)
 
         async def rewritten(select: str) -> str:
             planned = await self._plan(replace(asked, sql=select), failover)

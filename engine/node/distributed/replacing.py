@@ -20,10 +20,10 @@ from uuid import UUID
 
 from engine.errors import OnclusterError
 from engine.names import TableName
+from engine.node.asked_settings import number, settings_of
 from engine.node.distributed.spools import Spools
 from engine.node.distributed.tables import DistributedTable, DistributedTables
 from engine.node.replicated.taking_place import Taking, check_place, is_temporary, temporary_name
-from engine.node.replicated.waiting import number, settings_of
 from engine.node.statement import Asked
 
 log = logging.getLogger(__name__)

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 from engine.distributed.peers import Peer
 from engine.errors import Code, OnclusterError, SqlError
+from engine.node.asked_settings import number
 from engine.node.distributed.peer_health import PeerHealth
-from engine.node.replicated.waiting import number
 
 log = logging.getLogger(__name__)
 

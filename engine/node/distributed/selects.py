@@ -30,6 +30,7 @@ from engine.distributed.select.template import (
 )
 from engine.errors import Code, SqlError
 from engine.names import HostId, TableName, quote_identifier, quote_string
+from engine.node.asked_settings import flag, settings_of
 from engine.node.distributed.analyst import Analyst, scope_of
 from engine.node.distributed.chdb_request import (
     ONE_ROW,
@@ -45,7 +46,7 @@ from engine.node.distributed.explained_insert import with_explained_insert
 from engine.node.distributed.failover import Failover
 from engine.node.distributed.guard import check_merge
 from engine.node.distributed.inner_calls import InnerCalls
-from engine.node.distributed.kept_expressions import check_constraints
+from engine.node.distributed.kept_expressions import check_kept
 from engine.node.distributed.leaf_limits import without_leaf_limits
 from engine.node.distributed.merges import Merges
 from engine.node.distributed.name_changes import is_among
@@ -62,7 +63,6 @@ from engine.node.distributed.tables import DistributedTables
 from engine.node.distributed.views import DistributedViews, is_target
 from engine.node.distributed.zones import types_of
 from engine.node.replicated.local_tables import LocalTables
-from engine.node.replicated.waiting import flag, settings_of
 from engine.node.statement import Asked
 from engine.sql import Statement, StatementKind
 from engine.sql.output import without_output_clauses
@@ -191,7 +191,7 @@ class DistributedSelects:
         if statement.kind is StatementKind.EXPLAIN:
             asked = replace(asked, sql=await with_explained_insert(asked, self._tables))
         if statement.kind is StatementKind.CREATE_TABLE:
-            await check_constraints(asked.sql, asked.current_database, self.reads_distributed)
+            await check_kept(asked.sql, asked.current_database, self.reads_distributed)
         key, stamp = None, self._stamp()
         is_usual = not has_functions and not asked.session.may_have_temporary_tables
         if statement.kind is StatementKind.SELECT and is_usual:

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from engine.distributed.select.clauses import is_set_operator
 from engine.errors import Code, SqlError
-from engine.node.replicated.text_settings import settings_in
 from engine.node.statement import Asked
 from engine.sql.cursor import Cursor
+from engine.sql.settings_clauses import settings_in
 
 _ZONE = "session_timezone"
 _OF_STATEMENT = ("distributed_group_by_no_merge", "distributed_product_mode")

@@ -16,14 +16,14 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from urllib.parse import quote
 
 from engine.distributed.definition import SkipMode
 from engine.distributed.peers import Peer, PeerShard
 from engine.distributed.select import RemoteSelect, ShardSource, TooLong
 from engine.distributed.select.model import of_each_shard, union_all
 from engine.errors import Code, OnclusterError, SqlError
-from engine.names import TableName, quote_identifier, quote_string
+from engine.names import TableName, quote_for_url, quote_identifier, quote_string
+from engine.node.asked_settings import flag, number
 from engine.node.distributed.asking_in_turn import AskingInTurn
 from engine.node.distributed.declared_types import as_declared
 from engine.node.distributed.early_reads import EarlyReads, early_url
@@ -37,14 +37,12 @@ from engine.node.distributed.read_settings import forwarded, of_shards
 from engine.node.distributed.rows_to_read import ToRead
 from engine.node.distributed.table_filters import filter_of, filter_setting
 from engine.node.distributed.zones import has_session_zone, with_zones
-from engine.node.replicated.waiting import flag, number
 
 MAX_URL_BYTES = 250_000
 """The request line of a node may have 1 MiB, as with ClickHouse."""
 MAX_DEPTH = 5
 ONE_ROW = "/* one row */ "
 """Behind the depth: the node that is asked needs no stream for its answer, and may put SETTINGS behind it."""
-_FILTERS = "additional_table_filters"
 _DEFAULT_DELAY_S = 300
 _HEDGED_MS = 1000
 """ClickHouse's is 50, for a connection that is open; here a node answers a statement, and may be busy."""
@@ -152,11 +150,11 @@ class ShardReader:
             if not isinstance(source, ShardReader):
                 raise TypeError(source)
             if select.reads_others_locally:
-                texts[other.slot] = source.place.text(peer)
+                texts[other.slot] = other.text(source.place.text(peer))
             elif self._is_here(peer):
                 texts[other.slot] = await source.table_expression(other.read)
             else:
-                texts[other.slot] = source.elsewhere
+                texts[other.slot] = other.text(source.elsewhere)
         return texts
 
     async def _read(
@@ -174,8 +172,9 @@ class ShardReader:
         sql = select.sql(table, shard_number=shard.number, shards=len(self.shards), others=others)
         mark = depth_mark(self.depth + 1)
         text = f"{mark} {ONE_ROW if select.has_one_row else ''}{sql}"
-        settings = forwarded({**self.settings, **self._filter(peer)})
-        parameters = f"{settings}{self.place.url_parameters}&query={quote(text, safe='')}"
+        filters = self._filters(peer, select, sources)
+        settings = forwarded({**self.settings, **filters})
+        parameters = f"{settings}{self.place.url_parameters}&query={quote_for_url(text)}"
         url = f"{peer.url}/?default_format=Native{parameters}"
         if len(url) > MAX_URL_BYTES:
             raise TooLong
@@ -196,12 +195,12 @@ class ShardReader:
                 may_fail=self.skipping is SkipMode.ANY_ERROR,
             )
         )
-        self._note_to_read(peer, sql)
+        self._note_to_read(peer, sql, filters)
         self._early_urls[peer] = early_url(peer, parameters, select)
         return reading
 
-    def _note_to_read(self, peer: Peer | None, sql: str) -> None:
-        there = {**of_shards(self.settings), **self.place.parameters, **(self._filter(peer) if peer else {})}
+    def _note_to_read(self, peer: Peer | None, sql: str, filters: Mapping[str, str] | None = None) -> None:
+        there = {**of_shards(self.settings), **self.place.parameters, **(filters or {})}
         noted = ToRead.of(self.settings, peer, sql, self.current_database, there)
         if noted is not None:
             self.failover.to_read.add(noted)
@@ -220,13 +219,17 @@ class ShardReader:
             return None
         return self.own if any(has_session_zone(column.type) for _, column in select.columns) else None
 
-    def _filter(self, peer: Peer) -> Mapping[str, str]:
-        """`additional_table_filters` for the shard's own table."""
+    def _filters(self, peer: Peer, select: RemoteSelect, sources: Sequence[ShardSource]) -> Mapping[str, str]:
+        """`additional_table_filters` for the shard's own tables."""
         if self.place.function:
             return {}
-        name = self._table_at(peer)
-        condition = filter_of(self.settings, name, alias="", current=self.current_database)
-        return filter_setting(name, condition) if condition else {_FILTERS: ""}
+        others = [sources[other.slot] for other in select.others]
+        found = {}
+        for reader in (self, *others):
+            if isinstance(reader, ShardReader) and not reader.place.function:
+                name = reader._table_at(peer)
+                found[name] = filter_of(reader.settings, name, alias="", current=self.current_database)
+        return filter_setting(found)
 
     def _is_here(self, peer: Peer) -> bool:
         if self.place.function or not self._is_preferred(peer):

@@ -12,6 +12,7 @@ The values are those of the moment when the statement came, as of ClickHouse's o
 
 from __future__ import annotations
 
+import asyncio
 import enum
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
@@ -22,18 +23,26 @@ from engine.names import quote_string
 from engine.sql import TokenKind
 from engine.sql.cursor import Cursor
 from engine.sql.edit import Edit, apply_edits
+from engine.sql.kinds import AlterCommand
+from engine.sql.parse import draft_of
 from engine.sql.sources import read_tables
 from engine.sql.tokens import Token, scan
 
 MOST_CHARACTERS = 10_000_000
 """Of one value."""
-MOST_IN_KEEPER = 100_000
-"""Of one value in what replicas have to do: Keeper keeps it, and each of them gives it to chDB, which reads
-statements of up to 256 KiB."""
+MOST_IN_KEEPER = 900_000
+"""Of one value in what replicas have to do: Keeper keeps it, and takes requests of up to 1 MiB."""
 
 _BEGINS = r"\(\s*(?:SELECT|WITH|FROM)\b"
 _MAY_BE_IN_ROWS = re.compile(_BEGINS, re.IGNORECASE)
+_WITHOUT = re.compile(
+    rf"(?: [^'\"`$\#/(-]++ | '(?:[^'\\]++|\\.)*+' | -(?!-) | /(?![/*]) | (?!{_BEGINS})\( )*+",
+    re.IGNORECASE | re.VERBOSE | re.DOTALL,
+)
+"""Rows up to the first subquery, or to what only a lexer can tell from one. It is fast: rows may be many, and
+the text in them may say anything."""
 _MAY_BE_IN_CONDITIONS = re.compile(rf"{_BEGINS}|\bIN\b", re.IGNORECASE)
+_CHANGES_OF_ROWS = (AlterCommand.DELETE, AlterCommand.UPDATE)
 _WORDS = frozenset({"SELECT", "WITH", "FROM"})
 _SET_OPERATIONS = frozenset({"UNION", "EXCEPT", "INTERSECT"})
 
@@ -74,12 +83,15 @@ async def with_values_in_rows(sql: str, value: ValueOf) -> str:
     if len(tokens) < 2 or tokens[-1].kind is not TokenKind.DATA or tokens[-2].text.upper() != "VALUES":
         return sql
     begin = tokens[-1].start
-    return await _with_values(sql, _subqueries(sql, scan(sql[begin:]), begin), value)
+    if _WITHOUT.fullmatch(sql, begin):
+        return sql
+    found = await asyncio.to_thread(lambda: list(_subqueries(sql, scan(sql[begin:]), begin)))
+    return await _with_values(sql, found, value)
 
 
 async def with_values_in_conditions(sql: str, value: ValueOf) -> str:
-    """A DELETE, UPDATE or KILL with values for subqueries, and tables behind IN, anywhere in it; a SHOW with
-    values for those of its condition and its LIMIT."""
+    """A DELETE, UPDATE or KILL with values for subqueries, and tables behind IN, anywhere in it, but for what
+    an ALTER does besides; a SHOW with values for those of its condition and its LIMIT."""
     if _MAY_BE_IN_CONDITIONS.search(sql) is None:
         return sql
     cursor = Cursor(sql)
@@ -94,7 +106,18 @@ async def with_values_in_conditions(sql: str, value: ValueOf) -> str:
         if cursor.words[cursor.at_offset(ref.start) - 1] == "IN"
         and not any(one.start <= ref.start < one.end for one in found)
     ]
+    kept = _kept_by_alter(sql) if found else []
+    found = [one for one in found if not any(begin <= one.start < end for begin, end in kept)]
     return await _with_values(sql, found, value)
+
+
+def _kept_by_alter(sql: str) -> list[tuple[int, int]]:
+    """Where the commands of an ALTER stand whose text becomes the table's: in a TTL, constraint or default a
+    value would stay for ever what it was once."""
+    draft = draft_of(sql)
+    starts = [draft.tokens[at].start for at in draft.alter_starts]
+    ranges = zip(draft.alter_commands, starts, [*starts, len(sql)][1:], strict=True)
+    return [(begin, end) for command, begin, end in ranges if command not in _CHANGES_OF_ROWS]
 
 
 async def _with_values(sql: str, subqueries: Iterable[Subquery], value: ValueOf) -> str:

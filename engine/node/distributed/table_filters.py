@@ -90,9 +90,10 @@ def filter_of(settings: Mapping[str, str], name: TableName | None, *, alias: str
     return condition
 
 
-def filter_setting(name: TableName, condition: str) -> Mapping[str, str]:
-    """The setting, for a table on another node."""
-    return {FILTERS: filters_text({f"{name.database}.{name.table}": condition})}
+def filter_setting(conditions: Mapping[TableName, str]) -> Mapping[str, str]:
+    """The setting, for tables on another node; empty where they have no conditions."""
+    found = {f"{name.database}.{name.table}": text for name, text in conditions.items() if text}
+    return {FILTERS: filters_text(found) if found else ""}
 
 
 def _nothing(text: str) -> Mapping[str, str]:

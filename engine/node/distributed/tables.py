@@ -33,6 +33,7 @@ class Column:
     name: str
     type: str
     kind: str = ""
+    expression: str = ""
 
     @property
     def is_sent(self) -> bool:
@@ -179,12 +180,12 @@ class DistributedTables:
             f"({quote_string(table.name.database)}, {quote_string(table.name.table)})" for table in tables
         )
         rows = await self.local.rows(
-            "SELECT database, table, name, type, default_kind FROM system.columns "
+            "SELECT database, table, name, type, default_kind, default_expression FROM system.columns "
             f"WHERE (database, table) IN ({names}) ORDER BY database, table, position"
         )
         found: dict[TableName, list[Column]] = {}
-        for database, table, name, type_, kind in rows:
-            found.setdefault(TableName(database, table), []).append(Column(name, type_, kind))
+        for database, table, *column in rows:
+            found.setdefault(TableName(database, table), []).append(Column(*column))
         return {name: tuple(columns) for name, columns in found.items()}
 
 

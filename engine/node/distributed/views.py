@@ -15,6 +15,7 @@ from engine.names import TableName, quote_identifier, quote_string
 from engine.node.distributed.settings_around import settings_of_statement
 from engine.node.distributed.table_filters import filter_of
 from engine.node.distributed.tables import DistributedTables
+from engine.node.distributed.view_types import with_declared_types
 from engine.node.distributed.view_virtuals import Virtuals
 from engine.node.replicated.local_tables import LocalTables
 from engine.node.statement import Asked
@@ -132,7 +133,8 @@ class DistributedViews:
         fresh = dict.fromkeys(asked, "")
         for database, name, select in rows:
             if await self._reads_distributed(select, database, 0):
-                fresh[TableName(database, name)] = select
+                view = TableName(database, name)
+                fresh[view] = await with_declared_types(self._local, view, select)
         if generation == self.generation:
             if len(before) > _MAX_REMEMBERED:
                 before.clear()

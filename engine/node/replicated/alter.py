@@ -19,6 +19,7 @@ from itertools import groupby
 from engine.errors import Code, SqlError
 from engine.keeper.base import Op
 from engine.names import quote_identifier, quote_string
+from engine.node.asked_settings import flag, number, settings_of
 from engine.node.replicated.catalog import TableCatalog
 from engine.node.replicated.drop_limits import check_table
 from engine.node.replicated.local_alter import settings_commands, take_out
@@ -34,7 +35,7 @@ from engine.node.replicated.partition_sql import (
 )
 from engine.node.replicated.runtime import ReplicatedTables, RunningTable
 from engine.node.replicated.statements import done
-from engine.node.replicated.waiting import flag, number, settings_of, sync_of, wait_for_inactive_s
+from engine.node.replicated.waiting import sync_of, wait_for_inactive_s
 from engine.node.statement import Answer, Asked
 from engine.part_storage import HIDDEN_SETTINGS
 from engine.part_storage.alter_statements import split_by_commas
@@ -281,7 +282,8 @@ async def _written_anew(asked: Asked, pieces: Sequence[AlterPiece], database: st
     columns = ", ".join(
         f"formatQuerySingleLine({quote_string(sql)}) AS c{index}" for index, sql in enumerate(whole)
     )
-    result = await asked.session.clone().query(f"SELECT {columns} FORMAT TSVRaw", format="TSVRaw")
+    sql = f"SELECT {columns} FORMAT TSVRaw"
+    result = await asked.session.clone(for_text=sql).query(sql, format="TSVRaw")
     written = []
     for text in result.text.rstrip("\n").split("\t"):
         command = text.removeprefix(prefix)

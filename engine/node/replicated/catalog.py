@@ -34,6 +34,11 @@ from engine.names import TableName
 from engine.node.whole_files import force_directory, write_whole
 from engine.replication.paths import ReplicaPaths, TablePaths
 
+WITHOUT_RECORD = (
+    "Put it back from a backup, and start the node. Without it the table is a plain one that merges nothing: "
+    "DROP it, SYSTEM DROP REPLICA on another host, and CREATE it, which fetches all rows."
+)
+
 
 class TableState(enum.Enum):
     """How far CREATE or DROP has come."""
@@ -111,7 +116,7 @@ class TableRecord:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Corrupt(
                 f"The record of a replicated table {where} cannot be read: {error}",
-                hint="Put it back from a backup, or move it away: its table stays as a plain one.",
+                hint=WITHOUT_RECORD,
             ) from error
 
 

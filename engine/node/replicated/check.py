@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from engine.errors import Code, SqlError
 from engine.names import quote_string
+from engine.node.asked_settings import flag, settings_of
 from engine.node.replicated.runtime import ReplicatedTables
-from engine.node.replicated.waiting import flag, settings_of
 from engine.node.statement import Answer, Asked, WholeAnswer
 from engine.replication.part_checksums import PartDiffers
 from engine.replication.part_name import PartName

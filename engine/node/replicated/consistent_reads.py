@@ -14,10 +14,10 @@ from dataclasses import replace
 
 from engine.errors import Code, SqlError
 from engine.names import quote_string
+from engine.node.asked_settings import flag, settings_of
 from engine.node.replicated.local_tables import LocalTables
 from engine.node.replicated.read_tables import Readings, ReadTables
 from engine.node.replicated.runtime import ReplicatedTables, RunningTable
-from engine.node.replicated.waiting import flag, settings_of
 from engine.node.statement import Asked
 from engine.part_storage.part_uuid import uuid_of
 from engine.replication.commands.consistent_read import max_blocks

@@ -1,4 +1,4 @@
-"""CREATE TABLE of replicated tables: what the statement says, checked, and the steps of `lifecycle`.
+"""CREATE TABLE of replicated tables, and of what replaces one: what it says, checked, and the steps of both.
 
 Safety argument: that of `lifecycle`. Before its first step nothing is changed, and everything that can be
 refused without a change is refused: names, macros, Keeper's absence, a replica that another table of this
@@ -35,7 +35,7 @@ from engine.node.replicated.refusals import no_replace, refuse_old_syntax, refus
 from engine.node.replicated.replacing import replace_table
 from engine.node.replicated.shard_check import Defaults, check_shard
 from engine.node.replicated.statements import done
-from engine.node.replicated.taking_place import Taking
+from engine.node.replicated.taking_place import Taking, create_of
 from engine.node.statement import Answer, Asked
 from engine.part_storage.hidden_settings import HIDDEN_SETTINGS
 from engine.replication.paths import TablePaths
@@ -82,14 +82,13 @@ class CreateStatements:
         if statement.kind not in _CREATES:
             return None
         clone = clone_in(asked.sql) if statement.kind is _K.CREATE_TABLE else None
-        if clone is not None:
-            asked = replace(asked, sql=clone.create)
-        definition = await self._definition(asked, statement)
-        if definition is not None and clone is not None:
-            definition.rows_of = clone.source.within(asked.current_database)
+        without_rows = asked if clone is None else replace(asked, sql=clone.create)
+        definition = await self._definition(without_rows, statement)
         if definition is None:
-            await self._protect(asked, statement)
-            return None
+            return await self._replace_by_other(asked, statement)
+        asked = without_rows
+        if clone is not None:
+            definition.rows_of = clone.source.within(asked.current_database)
         refuse_unsupported(statement)
         refuse_old_syntax(asked, definition)
         table = statement.tables[0]
@@ -120,15 +119,29 @@ class CreateStatements:
         )
         return Definition(definition.like(shown))
 
-    async def _protect(self, asked: Asked, statement: Statement) -> None:
-        """CREATE OR REPLACE of anything must not take a replicated table's place behind our back."""
-        if not statement.or_replace or not statement.tables:
-            return
-        name = statement.tables[0].within(asked.current_database)
-        if self._life.tables.is_ours(name) or await own_table(self._life, name) is not None:
-            raise no_replace(name)
-
     # -- the statement ---------------------------------------------------------------------------------------
+
+    async def _replace_by_other(self, asked: Asked, statement: Statement) -> Answer | None:
+        """What is not replicated, in the place of what may be; None if that is none of ours."""
+        if not statement.or_replace or not statement.tables:
+            return None
+        name = statement.tables[0].within(asked.current_database)
+        is_ours = self._life.tables.is_ours(name)
+        if not is_ours and await own_table(self._life, name) is None:
+            return None
+        if not is_ours or statement.kind is not _K.CREATE_TABLE:
+            raise no_replace(name)
+        uuid = UUID(statement.uuid) if statement.uuid else self._env.new_uuid()
+
+        async def make(temporary: TableName) -> None:
+            sql = create_of(asked.sql, temporary, uuid=None if statement.uuid else uuid)
+            await self._run_insert(replace(asked, sql=sql, fence=Fence()))
+
+        async with self._life.names.hold([name]):
+            await replace_table(
+                self._life, self._env, name, uuid, None, make=make, taking=_taking(Definition(asked.sql))
+            )
+        return done(asked)
 
     async def _create(
         self, asked: Asked, statement: Statement, definition: Definition, name: TableName
@@ -161,8 +174,7 @@ class CreateStatements:
         await self.check_database(name)
         uuid = UUID(statement.uuid) if statement.uuid else self._env.new_uuid()
         place = self.place(definition, name, uuid, is_uuid_given=statement.uuid is not None)
-        taking = Taking.A_TABLES_PLACE if definition.is_bare_replace else Taking.WHATEVER_IS_THERE
-        await self._put_in_place(asked, definition, name, uuid, place, taking)
+        await self._put_in_place(asked, definition, name, uuid, place, _taking(definition))
 
     async def _put_in_place(
         self,
@@ -325,6 +337,11 @@ class CreateStatements:
         if not replica_name:
             raise SqlError(Code.BAD_ARGUMENTS, f"The replica name of table {name} is empty.")
         return Place(paths.replica(replica_name), paths, shown_path, shown_replica)
+
+
+def _taking(definition: Definition) -> Taking:
+    """Of a statement that replaces."""
+    return Taking.A_TABLES_PLACE if definition.is_bare_replace else Taking.WHATEVER_IS_THERE
 
 
 def _expand_known(text: str, macros: Mapping[str, str]) -> str:

@@ -7,7 +7,7 @@ DROP TABLE is chDB's, which looks itself. Source: ClickHouse's Context::checkCan
 from __future__ import annotations
 
 from engine.errors import Code, SqlError
-from engine.node.replicated.waiting import number, settings_of
+from engine.node.asked_settings import number, settings_of
 from engine.node.statement import Asked
 from engine.replication.part_name import PartName
 from engine.replication.replica.context import ReplicaContext

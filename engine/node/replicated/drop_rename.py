@@ -23,11 +23,11 @@ from engine.node.replicated.own_tables import own_table
 from engine.node.replicated.runtime import RunningTable
 from engine.node.replicated.statements import done
 from engine.node.replicated.table_names import renaming
-from engine.node.replicated.text_settings import settings_of_text
 from engine.node.replicated.truncate_all import Run, is_truncate_all, truncate_all
 from engine.node.statement import Answer, Asked
 from engine.part_storage.hidden_settings import HIDDEN_SETTINGS
 from engine.sql import Statement, StatementKind, tokenize
+from engine.sql.settings_clauses import settings_of_text
 
 _K = StatementKind
 _KEEPER_WAIT_S = 5.0

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from engine.names import TableName
-from engine.node.replicated.text_settings import TextSetting, settings_in
 from engine.sql.cursor import Cursor
 from engine.sql.edit import Edit, apply_edits
 from engine.sql.parse import draft_of
+from engine.sql.settings_clauses import TextSetting, settings_in
 
 _FORCED_OFF = ("async_insert", "parts_to_delay_insert", "parts_to_throw_insert")
 """What may not be left to a text of the user: rows have to be in the table when the INSERT ends, and how many

@@ -17,11 +17,11 @@ from dataclasses import replace
 
 from engine.errors import Code, SqlError
 from engine.names import TableName
+from engine.node.asked_settings import flag, number
 from engine.node.replicated.insert_sql import InsertSql
 from engine.node.replicated.runtime import ReplicatedTables, RunningTable
 from engine.node.replicated.unmerged_rows import copy_rows, partition_by
 from engine.node.replicated.views import ViewPush
-from engine.node.replicated.waiting import flag, number
 from engine.node.staged_errors import errors_about
 from engine.node.staged_insert import StagedInserts, Write, streaming
 from engine.node.statement import Answer, Asked, WholeAnswer

@@ -2,7 +2,8 @@
 
 It is an unfinished new table, or an old one that was exchanged out; its name, which has the new table's UUID,
 says which. An old one is dropped as by DROP TABLE. The table of a materialized view is an unfinished one as
-long as its record names the view and there is none of that UUID, attached or detached.
+long as its record names the view and there is none of that UUID, attached or detached. A table that is not
+replicated goes if it is an unfinished one; an old one stays, and Distributed tables are not looked at here.
 
 Safety argument. An unfinished table has perhaps got a part of its rows, and other replicas may have joined it
 meanwhile (ON CLUSTER makes all at once): they fetch what it has, and the same rows of their own were left out
@@ -25,7 +26,7 @@ from engine.lifetime import end_if_cancelled
 from engine.names import TableName
 from engine.node.replicated.catalog import TableRecord, TableState
 from engine.node.replicated.lifecycle import TableLifecycle
-from engine.node.replicated.taking_place import is_temporary, temporary_name
+from engine.node.replicated.taking_place import PREFIX, is_temporary, temporary_name
 from engine.replication.commands.needed_parts import part_needed_by_others
 from engine.replication.paths import ReplicaPaths
 
@@ -41,6 +42,22 @@ def drop_leftovers(life: TableLifecycle, env: Env) -> None:
     for record in life.catalog.all():
         if _may_be_leftover(record):
             life.later(drop_leftover(life, env, record.name), f"drop {record.name}")
+    life.later(_drop_unfinished_others(life), "drop unfinished tables")
+
+
+async def _drop_unfinished_others(life: TableLifecycle) -> None:
+    """Those that are not replicated. A Distributed table, a Merge to chDB, has a spool and a record."""
+    for local in await life.local.beginning_with(PREFIX):
+        is_unfinished = local.name == temporary_name(local.name, local.uuid)
+        if not is_unfinished or local.engine == "Merge" or life.catalog.get(local.uuid) is not None:
+            continue
+        async with life.names.hold([local.name]):
+            if await life.local.named(local.name) is None:
+                continue  # a statement that went on meanwhile has put it in its place
+            try:
+                await life.local.drop(local.name, local.uuid)
+            except OnclusterError as error:
+                log.warning("replicated.leftover_stays table=%s error=%s", local.name, error)
 
 
 def note_view(life: TableLifecycle, record: TableRecord) -> None:

@@ -41,10 +41,11 @@ from engine.keeper.base import Keeper
 from engine.keeper.recipes import SessionHolder
 from engine.lifetime import end_if_cancelled
 from engine.names import TableName
-from engine.node.replicated.catalog import TableCatalog, TableRecord, TableState
+from engine.node.replicated.catalog import WITHOUT_RECORD, TableCatalog, TableRecord, TableState
 from engine.node.replicated.local_tables import LocalTable, LocalTables
 from engine.node.replicated.name_locks import NameLocks
 from engine.node.replicated.runtime import ReplicatedTables, RunningTable, TableFactory
+from engine.part_storage.hidden_settings import HIDDEN_SETTINGS
 from engine.replication.commands.create import CheckPlace, create_replica
 from engine.replication.commands.drop import drop_replica, remove_empty_above, remove_table_without_replicas
 from engine.replication.creation import NewReplica
@@ -135,8 +136,16 @@ class TableLifecycle:
                     pass  # the converters', and UNDROP's
                 case TableState.ATTACHED, None:
                     log.info("replicated.not_attached table=%s uuid=%s", record.name, record.uuid)
+        await self._tell_of_lost_records()
         started = [t for t in self.tables.all() if t.record.state is TableState.ATTACHED]
         await asyncio.gather(*(self._start_replica(table, force=force) for table in started))
+
+    async def _tell_of_lost_records(self) -> None:
+        for local in await self.local.with_settings(HIDDEN_SETTINGS):
+            if self.catalog.get(local.uuid) is None:
+                log.critical(
+                    "replicated.no_record table=%s uuid=%s: %s", local.name, local.uuid, WITHOUT_RECORD
+                )
 
     async def _start_replica(self, table: RunningTable, *, force: bool) -> None:
         """A table that cannot be loaded is that table's trouble, not the node's."""

@@ -12,6 +12,7 @@ from uuid import UUID
 from engine.names import TableName, quote_string
 from engine.part_storage.part_files import remove_tree
 from engine.part_storage.table_state import staged_root
+from engine.part_storage.workers import SCRATCH_DATABASE
 from engine.storage import ChdbPool, ChdbSession
 from engine.storage.metadata_files import uuids_on_disk
 from engine.storage.scope import Scope
@@ -72,6 +73,18 @@ class LocalTables:
             return {}
         ids = ", ".join(f"'{uuid}'" for uuid in uuids)
         return {table.uuid: table for table in await self._look(f"uuid IN ({ids})")}
+
+    async def with_settings(self, settings: Mapping[str, str]) -> Sequence[LocalTable]:
+        """Those whose definition gives these settings these values, but for the node's own."""
+        texts = " AND ".join(
+            f"position(create_table_query, {quote_string(f'{name} = {value}')}) > 0"
+            for name, value in settings.items()
+        )
+        return await self._look(f"database != {quote_string(SCRATCH_DATABASE)} AND {texts}")
+
+    async def beginning_with(self, prefix: str) -> Sequence[LocalTable]:
+        """Those whose names begin so, in any database."""
+        return await self._look(f"startsWith(name, {quote_string(prefix)})")
 
     async def in_database(self, database: str) -> Sequence[LocalTable]:
         return await self._look(f"database = {quote_string(database)}")

@@ -19,8 +19,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from engine.errors import Code, SqlError
+from engine.node.asked_settings import flag, settings_of
 from engine.node.replicated.partition_sql import AlterPiece
-from engine.node.replicated.waiting import flag, settings_of
 from engine.node.statement import Asked
 from engine.part_storage.part_columns import refuse_untellable
 from engine.sql import AlterCommand

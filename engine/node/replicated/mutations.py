@@ -114,7 +114,6 @@ async def _shown(asked: Asked, rows: list[dict[str, str]]) -> QueryResult:
     """The rows in the format that was asked for."""
     structure = ", ".join(f"{name} String" for name in _COLUMNS)
     lines = "\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
-    return await asked.session.clone().query(
-        f"SELECT * FROM format(JSONEachRow, {quote_string(structure)}, {quote_string(lines)})",
-        format=parse_statement(asked.sql).format or asked.format,
-    )
+    sql = f"SELECT * FROM format(JSONEachRow, {quote_string(structure)}, {quote_string(lines)})"
+    format_ = parse_statement(asked.sql).format or asked.format
+    return await asked.session.clone(for_text=sql).query(sql, format=format_)

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 
 from engine.errors import Code, SqlError
 from engine.names import TableName
+from engine.node.asked_settings import flag, settings_of
 from engine.node.replicated.dry_run import dry_run, is_dry_run
 from engine.node.replicated.runtime import ReplicatedTables
 from engine.node.replicated.statements import done
-from engine.node.replicated.waiting import flag, settings_of, sync_of, wait_for_inactive_s
+from engine.node.replicated.waiting import sync_of, wait_for_inactive_s
 from engine.node.statement import Answer, Asked
 from engine.replication.columns import DefaultKind
 from engine.replication.commands.optimize import Extent, OptimizeOptions, optimize

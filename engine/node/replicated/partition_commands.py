@@ -16,11 +16,12 @@ from typing import assert_never
 from engine.errors import Code, KeeperAnswer, MultiFailed, NoNode, NotEmpty, SqlError
 from engine.keeper.base import Op, Remove
 from engine.names import TableName, quote_string
+from engine.node.asked_settings import flag, number, settings_of
 from engine.node.replicated.drop_limits import check_part, check_partition, check_table
 from engine.node.replicated.local_parts import on_local_parts
 from engine.node.replicated.partition_sql import Action, PartitionCommand, Subject
 from engine.node.replicated.runtime import ReplicatedTables
-from engine.node.replicated.waiting import flag, number, settings_of, sync_of, wait_for_inactive_s
+from engine.node.replicated.waiting import sync_of, wait_for_inactive_s
 from engine.node.statement import Asked
 from engine.part_storage import ChdbPartStore
 from engine.replication.commands import partitions

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from engine.errors import Code, SqlError
 from engine.names import TableName
+from engine.node.asked_settings import flag, settings_of
 from engine.node.replicated.definition_sql import Definition
-from engine.node.replicated.waiting import flag, settings_of
 from engine.node.statement import Asked
 from engine.sql import Statement, StatementKind
 from engine.sql.cursor import Cursor
@@ -53,9 +53,10 @@ def refuse_refresh(sql: str) -> None:
 
 
 def no_replace(name: TableName) -> SqlError:
-    """Of CREATE OR REPLACE of something else."""
+    """Of CREATE OR REPLACE that would put a view in a replicated table's place, or anything in that of a view
+    with one."""
     return SqlError(
         Code.NOT_IMPLEMENTED,
-        f"{name} is a replicated table, or has one of its own: only another replicated table can replace it.",
+        f"{name} is a replicated table, which only a table can replace, or a view that has one of its own.",
         hint="Create the new object under another name, EXCHANGE TABLES, then DROP the old one.",
     )

@@ -1,7 +1,7 @@
-"""CREATE OR REPLACE TABLE, REPLACE TABLE and CREATE TABLE … AS SELECT of replicated tables.
+"""CREATE OR REPLACE TABLE, REPLACE TABLE and CREATE TABLE … AS SELECT of, or by, replicated tables.
 
-Safety argument. The new table has its own UUID and its own replica in Keeper: one that the old table has is
-refused before anything is changed. A table that is there under its name has its rows.
+Safety argument. The new table has its own UUID and, if it is replicated, its own replica in Keeper: one that
+the old table has is refused before anything is changed. A table that is there under its name has its rows.
 
 1. The new table is created, and filled, under a temporary name that its UUID gives. An error undoes it.
 2. EXCHANGE TABLES gives it the old one's name and the old one the temporary name, at one moment; without an
@@ -9,8 +9,8 @@ refused before anything is changed. A table that is there under its name has its
 3. What has the temporary name now is dropped.
 
 A crash leaves a table under the temporary name: an unfinished new one, or an old one that is to go. The next
-start drops it if it is replicated (`leftovers`); so does the statement when it comes again for the same
-replica, or with the same UUID, as from the queue, which tells whether 2 was done. No other table is dropped.
+start drops it if it is replicated or a new one (`leftovers`); so does the statement when it comes again for
+the same replica, or with the same UUID, as from the queue, which tells whether 2 was done. No other goes.
 
 Source: ClickHouse's InterpreterCreateQuery::doCreateOrReplaceTable.
 """
@@ -36,13 +36,13 @@ async def replace_table(
     env: Env,
     name: TableName,
     uuid: UUID,
-    me: ReplicaPaths,
+    me: ReplicaPaths | None,
     *,
     make: Callable[[TableName], Awaitable[None]],
     taking: Taking,
 ) -> None:
-    """All steps. `make` creates and fills the table under the name that it is given. The caller holds the
-    lock of `name`.
+    """All steps. `make` creates and fills the table under the name that it is given; `me` is its replica, if
+    it is to have one. The caller holds the lock of `name`.
 
     Raises SqlError: 60 and 57 as `taking` says, 253 when the new replica is the old one's or another table's
     of this node, and what `make` and chDB raise; Busy when what an earlier attempt left cannot go yet.
@@ -56,8 +56,9 @@ async def replace_table(
             return
         check_place(name, old, taking)
         await _drop(life, temporary)
-        await clear_place(life, env, me)
-        _refuse_conflict(life, me)
+        if me is not None:
+            await clear_place(life, env, me)
+            _refuse_conflict(life, me)
         try:
             await make(temporary)
             async with renaming(life, map(life.tables.find, (temporary, name))):
@@ -78,6 +79,7 @@ async def replace_table(
 async def _undo_or_later(life: TableLifecycle, env: Env, temporary: TableName) -> None:
     record = life.catalog.named(temporary)
     if record is None:
+        await _drop(life, temporary)
         return
     try:
         await undo(life, record)

@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
+from engine.node.hosts_answer import NOTHING
 from engine.node.statement import Answer, Asked, WholeAnswer
 from engine.sql import Statement
-from engine.storage import QueryResult
-
-NOTHING = QueryResult(b"", 0, 0, 0, 0, 0, 0.0)
 
 
 class ReplicatedStatements(Protocol):

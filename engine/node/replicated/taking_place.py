@@ -12,9 +12,11 @@ from uuid import UUID
 from engine.errors import Code, SqlError
 from engine.names import TableName
 from engine.node.replicated.local_tables import LocalTable
+from engine.sql.edit import Edit, apply_edits
+from engine.sql.parse import draft_of
 
-_PREFIX = "_tmp_replace_"
-_TEMPORARY = re.compile(rf"{_PREFIX}[0-9a-f]{{32}}\Z")
+PREFIX = "_tmp_replace_"
+_TEMPORARY = re.compile(rf"{PREFIX}[0-9a-f]{{32}}\Z")
 
 
 class Taking(enum.Enum):
@@ -27,12 +29,19 @@ class Taking(enum.Enum):
 
 def temporary_name(name: TableName, uuid: UUID) -> TableName:
     """Of the table with this UUID, until it takes the place of `name`."""
-    return TableName(name.database, f"{_PREFIX}{uuid.hex}")
+    return TableName(name.database, f"{PREFIX}{uuid.hex}")
 
 
 def is_temporary(name: TableName) -> bool:
     """Whether `temporary_name` made it."""
     return _TEMPORARY.match(name.table) is not None
+
+
+def create_of(sql: str, name: TableName, *, uuid: UUID | None = None) -> str:
+    """CREATE TABLE of this name for one that replaces, with this UUID if it has none."""
+    ref = draft_of(sql).refs[0]  # whatever stands before it says what is to be made
+    clause = "" if uuid is None else f" UUID '{uuid}'"
+    return apply_edits(sql, [Edit(0, ref.end, f"CREATE TABLE {name.quoted}{clause}")])
 
 
 def check_place(name: TableName, old: LocalTable | None, taking: Taking) -> None:

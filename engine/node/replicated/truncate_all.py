@@ -15,10 +15,10 @@ from engine.ddl.attempt import Fence
 from engine.errors import SqlError
 from engine.names import TableName, quote_identifier, quote_string
 from engine.node.replicated.local_tables import LocalTables
-from engine.node.replicated.text_settings import settings_of_text
 from engine.node.statement import Asked
 from engine.sql import Statement
 from engine.sql.cursor import Cursor
+from engine.sql.settings_clauses import settings_of_text
 
 _HAVE_NO_ROWS = ("View", "LiveView", "WindowView", "Dictionary")
 

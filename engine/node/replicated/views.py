@@ -34,11 +34,11 @@ from engine.ddl.attempt import Fence
 from engine.env import Env
 from engine.errors import Code, OnclusterError, SqlError
 from engine.names import TableName, quote_identifier, quote_string
+from engine.node.asked_settings import flag
 from engine.node.replicated.insert_sql import InsertSql
 from engine.node.replicated.runtime import InsertStage, ReplicatedTables, RunningTable
 from engine.node.replicated.unmerged_rows import copy_rows, stored_columns, unmerged_rows
 from engine.node.replicated.view_sql import reading_from
-from engine.node.replicated.waiting import flag
 from engine.node.staged_insert import Write
 from engine.node.statement import Asked
 from engine.part_storage.workers import LIKE_ONE_THAT_IS_THERE, SCRATCH_DATABASE

@@ -1,39 +1,12 @@
-"""What a statement's settings say about insertion into, and waiting for, other replicas.
-
-Settings hold in this order: the statement's own, the request's, the session's (with the user's profile).
-"""
+"""What a statement's settings say about waiting for other replicas."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from engine.errors import Code, SqlError
-from engine.node.replicated.text_settings import settings_of_text
+from engine.node.asked_settings import number, settings_of
 from engine.node.statement import Asked
 from engine.replication.commands.waiting import Sync
-from engine.setting_values import number_of
 
 _ALTER_SYNC = ("alter_sync", "replication_alter_partitions_sync")
-
-
-def settings_of(asked: Asked) -> Mapping[str, str]:
-    """What holds for this statement, strings without their quotes."""
-    return {**asked.session.settings, **asked.settings, **settings_of_text(asked.sql)}
-
-
-def number(settings: Mapping[str, str], name: str, default: float) -> float:
-    """Raises SqlError 36 for a value that is no number."""
-    text = settings.get(name)
-    if text is None:
-        return default
-    try:
-        return number_of(text)
-    except ValueError:
-        raise SqlError(Code.BAD_ARGUMENTS, f"Setting {name} = '{text}' is not a number.") from None
-
-
-def flag(settings: Mapping[str, str], name: str, default: bool) -> bool:
-    return number(settings, name, float(default)) != 0
 
 
 def sync_of(asked: Asked) -> Sync:

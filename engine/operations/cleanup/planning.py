@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
+from typing import Any
 
 from engine.operations.act import Act, ActResult, ActState, Plan
 from engine.operations.carrying_out import Performer
@@ -37,21 +39,16 @@ async def plan_cleanup(
     """
     settings = settings or CleanupSettings()
     wanted = frozenset(kinds) or frozenset(CleanupKind)
-    found: list[Found] = []
+    looks: list[Coroutine[Any, Any, list[Found]]] = []
     if CleanupKind.DDL in wanted:
-        found.append(await plan_ddl(site, settings))
+        looks.append(_one(plan_ddl, site, settings))
     if wanted & {CleanupKind.REPLICAS, CleanupKind.TABLES}:
-        owners = await ask_owners(site)
-        tree = await find_tables(site, settings, owners.paths)
-        now_ms = await keeper_now_ms(site)
-        if CleanupKind.REPLICAS in wanted:
-            found.append(await plan_replicas(site, settings, tree, owners, now_ms=now_ms, probe=probe))
-        if CleanupKind.TABLES in wanted:
-            found.append(await plan_tables(site, settings, tree, owners, now_ms=now_ms))
+        looks.append(_plan_tree(site, settings, wanted, probe))
     if CleanupKind.DETACHED in wanted:
-        found.append(await plan_detached(site, settings))
+        looks.append(_one(plan_detached, site, settings))
     if CleanupKind.SPOOL in wanted:
-        found.append(await plan_spool(site, settings))
+        looks.append(_one(plan_spool, site, settings))
+    found = [part for look in await _at_once(looks) for part in look]
     return Plan(
         OPERATION,
         site.cluster,
@@ -59,6 +56,38 @@ async def plan_cleanup(
         findings=tuple(finding for part in found for finding in part.findings),
         notes=tuple(dict.fromkeys(note for part in found for note in part.notes)),
     )
+
+
+async def _at_once(looks: Iterable[Coroutine[Any, Any, list[Found]]]) -> list[list[Found]]:
+    """What each has found: a host that hangs is waited for in each. The first error ends them all."""
+    tasks = [asyncio.create_task(look) for look in looks]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _one(
+    look: Callable[[Site, CleanupSettings], Awaitable[Found]], site: Site, settings: CleanupSettings
+) -> list[Found]:
+    return [await look(site, settings)]
+
+
+async def _plan_tree(
+    site: Site, settings: CleanupSettings, wanted: Collection[CleanupKind], probe: Probe
+) -> list[Found]:
+    """Of replicas and tables, which rest on the same look at hosts and Keeper."""
+    owners = await ask_owners(site)
+    tree = await find_tables(site, settings, owners.paths)
+    now_ms = await keeper_now_ms(site)
+    found: list[Found] = []
+    if CleanupKind.REPLICAS in wanted:
+        found.append(await plan_replicas(site, settings, tree, owners, now_ms=now_ms, probe=probe))
+    if CleanupKind.TABLES in wanted:
+        found.append(await plan_tables(site, settings, tree, owners, now_ms=now_ms))
+    return found
 
 
 def cleanup_performer(site: Site, *, probe: Probe = answers_anywhere) -> Performer:

@@ -271,7 +271,8 @@ def _finding(site: Site, case: Case) -> Finding:
     if case.kind is ReplicaAct.HALF_DROPPED:
         kind, what = FindingKind.ORPHANED_REPLICA, "is half dropped"
     elif case.kind is ReplicaAct.DEAD:
-        kind, what = FindingKind.DEAD_REPLICA, f"belongs to {case.host or replica.paths.name}, which is gone"
+        which = "is gone" if case.word is not None else "is in no cluster of the configuration"
+        kind, what = FindingKind.DEAD_REPLICA, f"belongs to {case.host or replica.paths.name}, which {which}"
     else:
         kind, what = FindingKind.ORPHANED_REPLICA, "belongs to no table of any host"
     blocked = f" It stays for now: {case.blocked}." if case.blocked else ""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from engine.env import Env
 from engine.errors import OnclusterError, SqlError
@@ -34,11 +33,11 @@ def read_ledger(url: str, cluster: str, env: Env) -> LedgerView:
     """Never makes a ledger where there is none, and raises nothing."""
     if not url:
         return LedgerView({}, "No ledger is named, so nothing explains the differences.")
-    file = url.removeprefix("sqlite:///")
-    if "://" not in file and not Path(file).exists():
-        return LedgerView({}, f"There is no ledger at {file}, so nothing explains the differences.")
     try:
-        return LedgerView(Ledger(url, env=env).records(cluster))
+        ledger = Ledger(url, env=env)
+        if not ledger.is_made:
+            return LedgerView({}, f"There is no ledger at {ledger.url}, so nothing explains the differences.")
+        return LedgerView(ledger.records(cluster))
     except OnclusterError as error:
         return LedgerView({}, f"The ledger was not read: {error}")
 

@@ -28,6 +28,7 @@ from engine.operations.site import Site
 _OWN_DATABASES = (
     *("system", "INFORMATION_SCHEMA", "information_schema", "_temporary_and_external_tables"),
     "_oncluster",  # where a node works on parts; see `engine.part_storage`
+    "oncluster_spark",  # where loads are staged and recorded, on the replica that each of them has used
 )
 _INNER = ".inner_id."
 """Tables of materialized views that are named by a UUID: they come and go with their view."""

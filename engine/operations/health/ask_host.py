@@ -185,7 +185,7 @@ async def _replicas(asking: _Asking, where: str = "") -> tuple[ReplicaFacts, ...
             _NUMBER,
         ),
         "queue_oldest_time": _UNIX,
-        "readonly_duration": "toInt64(ifNull({}, 0))",
+        "readonly_duration": "toInt64(ifNull({}, -1))",
         "last_queue_update_exception": "{}",
     }
     rows = await asking.rows(
@@ -199,7 +199,7 @@ async def _replicas(asking: _Asking, where: str = "") -> tuple[ReplicaFacts, ...
             keeper_name=row.get("zookeeper_name", ""),
             is_readonly=bool(row.get("is_readonly", 0)),
             is_session_expired=bool(row.get("is_session_expired", 0)),
-            readonly_s=row.get("readonly_duration"),
+            readonly_s=None if (readonly_s := row.get("readonly_duration", -1)) < 0 else readonly_s,
             future_parts=row.get("future_parts", 0),
             parts_to_check=row.get("parts_to_check", 0),
             queue_size=row.get("queue_size", 0),

@@ -109,11 +109,13 @@ def _table_at(path: str) -> TablePaths | None:
 
 def _registered(replica: ReplicaPaths, nodes: Mapping[str, Node | KeeperAnswer]) -> RegisteredReplica:
     host, table = _place(nodes["host"], replica)
+    pointer = _text(nodes["log_pointer"])
     return RegisteredReplica(
         replica.name,
         is_active=isinstance(nodes["is_active"], Node),
         is_lost=_text(nodes["is_lost"]) == "1",
-        log_pointer=int(pointer) if (pointer := _text(nodes["log_pointer"])).isdigit() else 0,
+        log_pointer=int(pointer) if pointer.isdigit() else 0,
+        has_been_cloned=bool(pointer),
         host=host,
         table=table,
         active_data=_text(nodes["is_active"]),

@@ -52,8 +52,12 @@ def _session_lost(facts: ClusterFacts, host: HostFacts, replicas: list[ReplicaFa
 
 
 def _read_only(facts: ClusterFacts, host: HostFacts, replica: ReplicaFacts, limits: TableLimits) -> Finding:
-    since_s = facts.now_ms / 1000 - replica.readonly_s if replica.readonly_s else 0.0
-    is_new = limits.readonly_s is not None and 0 < (replica.readonly_s or 0) <= limits.readonly_s
+    since_s = 0.0 if replica.readonly_s is None else facts.now_ms / 1000 - replica.readonly_s
+    is_new = (
+        limits.readonly_s is not None
+        and replica.readonly_s is not None
+        and replica.readonly_s < limits.readonly_s
+    )
     kind, why, advice = _why_read_only(facts, replica)
     return finding(
         facts,
@@ -83,6 +87,12 @@ def _why_read_only(facts: ClusterFacts, replica: ReplicaFacts) -> tuple[FindingK
             FindingKind.KEEPER_METADATA_LOST,
             f"Keeper does not know {replica.path}/replicas/{replica.name}; {rest}.",
             "SYSTEM RESTORE REPLICA makes it anew from the local parts.",
+        )
+    if registered.is_lost and not registered.has_been_cloned:
+        return (
+            FindingKind.READ_ONLY,
+            "it is new, and has still to clone another replica.",
+            "It does so by itself. If it stays so, SYSTEM RESTART REPLICA.",
         )
     if registered.is_lost:
         return (

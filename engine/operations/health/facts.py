@@ -187,6 +187,8 @@ class RegisteredReplica:
     is_active: bool
     is_lost: bool = False
     log_pointer: int = 0
+    has_been_cloned: bool = True
+    """Or was the first. One that was just made has no log pointer, and is lost until it has its parts."""
     host: HostId | None = None
     table: TableName = field(default_factory=lambda: TableName("", ""))
     active_data: str = ""

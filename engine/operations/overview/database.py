@@ -29,8 +29,10 @@ def read_database(site: Site, *, lag_since_s: float = LAG_SINCE_S) -> RecordsVie
     migrations: tuple[MigrationView, ...] = ()
     if site.ledger_url:
         try:
-            records = Ledger(site.ledger_url, env=site.env).records(site.cluster)
-            migrations = tuple(_migration(record) for record in records.values())
+            ledger = Ledger(site.ledger_url, env=site.env)
+            migrations = tuple(_migration(record) for record in ledger.records(site.cluster).values())
+            if not ledger.is_made:
+                notes.append(f"There is no migrations ledger at {ledger.url} yet.")
         except OnclusterError as error:
             notes.append(f"The migrations ledger cannot be read: {error.message}")
     return RecordsView(

@@ -165,10 +165,11 @@ async def _fetch(ctx: ReplicaContext, holder: peers.Holder) -> None:
 
 
 async def _attach_own(ctx: ReplicaContext, action: AttachPart) -> bool:
-    """Take the part from `detached/` if something there has the right checksum."""
+    """Take the part from `detached/` if something there has the right checksum and is whole."""
+    checksum = action.checksum.lower()
     candidates = [
         each
-        for each in await ctx.store.detached()
+        for each in await ctx.store.detached_with(checksum)
         if each.prefix in _OWN_PREFIXES
         and each.name is not None
         and each.name.partition_id == action.part.partition_id
@@ -182,7 +183,7 @@ async def _attach_own(ctx: ReplicaContext, action: AttachPart) -> bool:
                 "replica.detached_unfit table=%s directory=%s error=%s", ctx.name, candidate.directory, error
             )
             continue
-        if staged.digest.hash_text != action.checksum.lower():
+        if staged.digest.hash_text != checksum:  # somebody has put another one there meanwhile
             await ctx.store.discard(action.part)
             continue
         await commit_produced(ctx, action.part)

@@ -10,8 +10,9 @@ would send
    checksum that `begin` recorded, since files may be edited while a run is under way.
 3. `close` records how the run ended and gives the lock back. Killed before: the lease runs out by itself.
    A task that a person clears alone, when `close` is over, takes the lock and gives it back itself.
-Nothing here goes on to a statement while one before it is unfinished: that is the order of the tasks, and the
-runner refuses it, too.
+Nothing here goes on to a statement while one before it is unfinished: that is the order of the tasks. Where a
+person marks a wait as successful the next one is sent, and hosts take both in the queue's order; the runner
+refuses only what comes after a statement that was not sent or has failed.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class Watch:
 
     @classmethod
     def prepare(cls, cluster: str, where: Callable[[], Place], env: Env) -> Watch:
-        """Blocks: files and databases are opened. Raises ConfigError, SqlError 701, RecordsUnavailable."""
+        """Blocks: files are read. Raises ConfigError, SqlError 701."""
         place = where()
         config = load_client_config(place.config)
         if place.keeper is not None:

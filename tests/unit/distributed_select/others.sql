@@ -82,3 +82,15 @@ SELECT id FROM events ORDER BY id LIMIT 18446744073709551615 OFFSET 290
 SELECT id FROM events ORDER BY id LIMIT 3 OFFSET 18446744073709551614
 SELECT toJSONString(city) AS k, count() FROM events GROUP BY k ORDER BY k
 SELECT countIf(id IN (SELECT id FROM people)) AS n, count() FROM events WHERE city = 'Rome' WITH TOTALS
+SELECT COLUMNS('^(id|twice|label)$') FROM events ORDER BY id LIMIT 3
+SELECT COLUMNS(label, twice), id FROM events ORDER BY id LIMIT 3
+SELECT * LIKE '%l%', * FROM events ORDER BY id LIMIT 3
+SELECT e.COLUMNS('^la'), p.* FROM events AS e JOIN people AS p ON e.id = p.id ORDER BY e.id LIMIT 3
+SELECT * FROM (SELECT COLUMNS('^(id|_|label)') FROM events WHERE _part != '') ORDER BY id LIMIT 3
+SELECT * FROM (SELECT * FROM events) AS x JOIN (SELECT COLUMNS('^(id|tw)') FROM events) AS y USING id ORDER BY id LIMIT 3
+SELECT id, 7 AS k FROM events ORDER BY k, id LIMIT 3
+SELECT id, 2 AS k, city FROM events ORDER BY k DESC, id LIMIT 5
+SELECT e.id, p.age FROM events AS e LEFT JOIN people AS p ON e.id = p.id PREWHERE toUInt8(1) OR NULL ORDER BY ALL
+SELECT id, false AS k FROM events ORDER BY k, id DESC LIMIT 3
+SELECT -1 AS k, id, city FROM events ORDER BY k, id LIMIT 4
+SELECT id, 9 AS k FROM events ORDER BY id LIMIT 1 BY k

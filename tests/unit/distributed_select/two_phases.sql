@@ -45,3 +45,6 @@ SELECT count(), max(id) FROM events WHERE id > 1000 WITH TOTALS
 SELECT uniq(city) AS u FROM events WHERE id > 10 AND city != 'Rome' WITH TOTALS HAVING u > 1000
 SELECT sum(id) FROM events WHERE city = 'Rome' WITH ROLLUP
 SELECT count() FROM events WHERE id > 1000 WITH CUBE HAVING count() = 0
+SELECT COLUMNS('^(tw|la)') APPLY max, any(_table) FROM events
+SELECT city, 7 AS k, count() AS c FROM events GROUP BY city ORDER BY k, city LIMIT 3
+SELECT city, 2 AS k, max(id) AS m, -3 AS z FROM events GROUP BY city ORDER BY z, m, k LIMIT 3

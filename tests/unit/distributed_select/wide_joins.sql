@@ -12,3 +12,4 @@ SELECT {left}, {right} FROM {tables} PREWHERE p.age > {i}{w:e.} ORDER BY ALL
 SELECT {left}, {right} FROM {tables} PREWHERE age > {i} ORDER BY ALL
 SELECT {left}, {right} FROM {tables} PREWHERE e.small > 1 AND e.id IN (SELECT id FROM people PREWHERE age > {i}){w:e.} ORDER BY ALL
 SELECT e.low, count() AS c, max(p.age) FROM people AS p {kind} wide AS e FINAL ON e.id = p.id PREWHERE e.v = {few} % 2 GROUP BY e.low ORDER BY ALL
+SELECT {left}, {right} FROM {tables} PREWHERE 1 OR NULL{w:e.} ORDER BY ALL

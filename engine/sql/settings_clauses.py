@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.sql import TokenKind, literal_value
 from engine.sql.cursor import Cursor
+from engine.sql.tokens import TokenKind, literal_value
 
 
 @dataclass(frozen=True, slots=True)

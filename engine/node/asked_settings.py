@@ -1,0 +1,33 @@
+"""The settings that hold for a statement of a client, and what their values say.
+
+Settings hold in this order: the statement's own, the request's, the session's (with the user's profile).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from engine.errors import Code, SqlError
+from engine.node.statement import Asked
+from engine.setting_values import number_of
+from engine.sql.settings_clauses import settings_of_text
+
+
+def settings_of(asked: Asked) -> Mapping[str, str]:
+    """What holds for this statement, strings without their quotes."""
+    return {**asked.session.settings, **asked.settings, **settings_of_text(asked.sql)}
+
+
+def number(settings: Mapping[str, str], name: str, default: float) -> float:
+    """Raises SqlError 36 for a value that is no number."""
+    text = settings.get(name)
+    if text is None:
+        return default
+    try:
+        return number_of(text)
+    except ValueError:
+        raise SqlError(Code.BAD_ARGUMENTS, f"Setting {name} = '{text}' is not a number.") from None
+
+
+def flag(settings: Mapping[str, str], name: str, default: bool) -> bool:
+    return number(settings, name, float(default)) != 0

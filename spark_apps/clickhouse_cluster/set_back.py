@@ -1,0 +1,82 @@
+"""Queries that come with a batch before the last one that they wrote.
+
+Spark repeats the last batch of a query, and no other. An earlier one comes from another checkpoint: an older
+copy, or one that was made anew. Its batches have numbers that were there before, and maybe other rows: to
+write them may write rows twice, to leave them out may lose some.
+
+So what each batch wrote is recorded in the ledger, where its job was decided, before the job of the batch
+before it is forgotten. A query that is set back is refused, unless its user has named it (`job_id`), which
+says that the batches are the same again: then they are left out, as long as they have as many rows as they
+had.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from engine.errors import NodeUnavailable, Refused, ReplyLost, Unavailable
+from spark_apps.clickhouse_cluster import records, staging
+from spark_apps.clickhouse_cluster.http import Server
+from spark_apps.clickhouse_cluster.target import Target
+
+log = logging.getLogger(__name__)
+
+
+class SetBack(Refused):
+    """See the module."""
+
+
+def is_written_again(
+    target: Target, query: str, batch: int, *, is_named: bool, count: Callable[[], int]
+) -> bool:
+    """Whether this batch is to be left out: it is from before the last one, of a query that was named, and
+    has as many rows (`count`) as it had. Raises SetBack, Unavailable."""
+    key = staging.job_key(query, target)
+    last, where = _last(target, key)
+    if batch >= last or where is None:
+        return False
+    had = records.rows_of_batch(where, key, batch)
+    what = f"Batch {batch} of the query {query} comes after batch {last}, which is in {target.name}"
+    if not is_named:
+        raise SetBack(
+            f"{what}: the query's checkpoint is older than what it has written.",
+            hint="Nothing of it was written. Start the query with the checkpoint that it had, or with a new "
+            "one that begins where the written rows end.",
+        )
+    if had != (given := count()):
+        raise SetBack(
+            f"{what}: it had {'no' if had is None else had} rows then, and has {given} now.",
+            hint="Nothing of it was written. A query that reads other rows needs another job_id.",
+        )
+    log.warning("spark.batch_left_out query=%s batch=%s last=%s", query, batch, last)
+    return True
+
+
+def record_written(coordinator: Server, target: Target, query: str, batch: int, rows: int) -> None:
+    """That a batch is done."""
+    key = staging.job_key(query, target)
+    records.record(coordinator, key, records.Event.BATCH, {str(batch): {"rows": rows}})
+
+
+def _last(target: Target, key: str) -> tuple[int, Server | None]:
+    """The last batch that is recorded, and who says so: a replica of the first shard, or of another one,
+    which was the first once. Raises Unavailable."""
+    first, *others = target.shards
+    servers = [*first.replicas, *(server for shard in others for server in shard.replicas)]
+
+    def ask(server: Server) -> int:
+        try:
+            return records.last_batch(server, key)
+        except (NodeUnavailable, ReplyLost) as error:
+            if server not in first.replicas:
+                return -1
+            raise Unavailable(
+                f"Nobody can tell which batches were written before: {error}", hint="Start that replica."
+            ) from error
+
+    with ThreadPoolExecutor(len(servers)) as pool:
+        found = zip(pool.map(ask, servers), servers, strict=True)
+        last, where = max(found, key=lambda one: one[0])
+    return last, where if last >= 0 else None
