@@ -37,26 +37,38 @@ class End(enum.Enum):
 def settle(server: Server, target: Target, partition_id: str, *, block: int, attached: Sequence[Part]) -> End:
     """`block` is the greatest number that the partition had before. Waits up to half a minute for an ALTER
     that is under way. Raises SqlError."""
+    before: tuple[list[Part], int] | None = None
     for look in range(_LOOKS):
         came = _came(server, target, partition_id, block)
-        if _outdated(server, target, came) == 0:
+        outdated = _outdated(server, target, came)
+        if outdated == 0:
             return End.WHOLE
-        if not _is_being_altered(server, target):
-            break
-        if look + 1 < _LOOKS:
+        # An ALTER may begin or end between two questions: only what was the same before and after counts.
+        is_last = look + 1 == _LOOKS
+        if is_last or before == (came, outdated):
+            if outdated != len(came) or _digests(came) != _digests(attached):
+                return End.UNSURE
+            dropped = _drop(server, target, came)
+            if dropped:
+                return End.TAKEN_BACK if dropped == len(came) else End.UNSURE
+        is_altered = _is_being_altered(server, target)
+        before = None if is_altered else (came, outdated)
+        if is_altered and not is_last:
             time.sleep(_BETWEEN_LOOKS_S)
-    came = _came(server, target, partition_id, block)
-    if _outdated(server, target, came) != len(came) or _digests(came) != _digests(attached):
-        return End.UNSURE
-    for part in came:
+    return End.UNSURE
+
+
+def _drop(server: Server, target: Target, parts: Sequence[Part]) -> int:
+    """How many were dropped before one was no longer there. Raises SqlError."""
+    for number, part in enumerate(parts):
         sql = f"ALTER TABLE {target.table.quoted} DROP PART {quote_string(part.name)}"
         try:
             server.execute(sql)
         except SqlError as error:
             if error.code != Code.NO_SUCH_DATA_PART:
                 raise
-            return End.UNSURE
-    return End.TAKEN_BACK
+            return number
+    return len(parts)
 
 
 def _came(server: Server, target: Target, partition_id: str, block: int) -> list[Part]:

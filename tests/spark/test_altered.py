@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 
 from engine.errors import Code, SqlError
-from spark_apps.clickhouse_cluster import records, staging
+from spark_apps.clickhouse_cluster import altered_meanwhile, records, staging
 from spark_apps.clickhouse_cluster.altered_meanwhile import End, settle
 from spark_apps.clickhouse_cluster.moves import Moves
 from spark_apps.clickhouse_cluster.records import Mode, Progress
@@ -140,6 +141,33 @@ def test_what_came_while_its_table_was_altered_is_whole_or_goes_again(
         server.execute(f"ALTER TABLE {table} {alter}")
     assert settle(server, target, "1", block=block, attached=attached) is end
     assert server.text(f"SELECT count() FROM {table}") == f"{rows}"
+
+
+def test_what_came_is_whole_when_the_alter_ends_between_two_looks(
+    nodes: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = nodes.one_each
+    table = make_table(place, replicated=False)
+    target = begin(place, table).target
+    server = place.shards[0][0]
+    server.execute(f"SYSTEM STOP MERGES {table}")
+    server.execute(f"INSERT INTO {table} (a, s) SELECT number * 2 + 1, 'x' FROM numbers(5)")
+    attached = staging.parts(server, target)["1"]
+    server.execute(f"ALTER TABLE {table} DROP COLUMN s", settings={"alter_sync": "0"})
+    looked_at, looks = altered_meanwhile._outdated, list[int]()
+
+    def ends_behind_the_first_look(*given: Any) -> int:
+        looks.append(looked_at(*given))
+        if len(looks) == 1:
+            server.execute(f"SYSTEM START MERGES {table}")
+            # Mutations are done in their order: with this one the DROP COLUMN has been.
+            server.execute(f"ALTER TABLE {table} DELETE WHERE 0", settings={"mutations_sync": "2"})
+        return looks[-1]
+
+    monkeypatch.setattr(altered_meanwhile, "_outdated", ends_behind_the_first_look)
+    block = staging.last_block(attached) - 1
+    assert settle(server, target, "1", block=block, attached=attached) is End.WHOLE
+    assert looks[0] == 1
 
 
 def test_what_came_while_its_table_was_altered_is_left_alone_unless_it_is_what_was_attached(
