@@ -145,16 +145,38 @@ def test_a_replica_that_a_host_lacks_is_made_and_fetches_its_data(made: Place) -
     assert rows == "1000\n"
 
 
+def standby_of(place: Place) -> tuple[str, ...]:
+    clusters = ("--cluster", "main", "--standby-cluster", "second")
+    return *clusters, "--standby-config", str(place.cluster.config_file)
+
+
+@pytest.mark.extended
+def test_rows_masked_by_a_delete_do_not_count_and_all_types_are_compared(made: Place) -> None:
+    for host in HOSTS:
+        made.command(
+            host,
+            """CREATE TABLE shop.odd (k Int8, n SimpleAggregateFunction(sum, UInt64), doc JSON, any Dynamic)
+            ENGINE = MergeTree ORDER BY k""",
+            """INSERT INTO shop.odd VALUES (1, 2, '{"a": [1, {"b": 2}]}', 5), (2, 3, '{}', 'five')""",
+        )
+    made.command("n1", "INSERT INTO shop.odd (k) VALUES (9)", "DELETE FROM shop.odd WHERE k = 9")
+    for depth in ((), ("--counts",)):
+        report = made.cli("standby", "check", *standby_of(made), *depth)
+        assert report["is_equal"] and report["rows"] == 1002, report
+    for other in ("n = 4", """doc = '{"a": [1, {"b": "2"}]}'""", "any = CAST('5', 'Dynamic')"):
+        made.command("n3", f"ALTER TABLE shop.odd UPDATE {other} WHERE k = 1 SETTINGS mutations_sync = 2")
+        [difference] = made.cli("standby", "check", *standby_of(made), code=10)["data"]
+        assert difference["table"] == "shop.odd"
+        made.command(
+            "n3", "TRUNCATE TABLE shop.odd", "INSERT INTO shop.odd SELECT * FROM remote('n1', shop.odd)"
+        )
+    for host in HOSTS:
+        made.command(host, "DROP TABLE shop.odd SYNC")
+
+
 @pytest.mark.extended
 def test_the_standby_is_compared_row_by_row_and_the_switch_is_followed(made: Place) -> None:
-    standby = (
-        "--cluster",
-        "main",
-        "--standby-cluster",
-        "second",
-        "--standby-config",
-        str(made.cluster.config_file),
-    )
+    standby = standby_of(made)
     report = made.cli("standby", "check", *standby)
     assert report["is_equal"] and report["rows"] == 1000, report
     writers = ("--writers", made.cluster.node("n3").url, "--watch", "0.5")

@@ -40,6 +40,7 @@ class Server(FakeServer):
         self.identity = identity
         self.inserts = 0
         self.spool = ()
+        self.buffered = 0
         self.knows_spools = True
         self.queue_size = 0
         self.asked = []
@@ -62,6 +63,10 @@ class Server(FakeServer):
             return QueryRows((), ((1, sum(count for count, _ in self.rows_of_t.values()), 7),))
         if "FROM system.columns" in sql and "default_kind" in sql:
             return QueryRows((), (("a", "Int32", ""), ("n", "Nullable(String)", ""), ("c", "Int32", "ALIAS")))
+        if "has_lightweight_delete" in sql or "asynchronous_inserts" in sql:
+            return QueryRows((), ((0,),))
+        if "StorageBufferRows" in sql:
+            return QueryRows((), ((self.buffered,),))
         if "FROM system.parts" in sql:
             return QueryRows((), tuple((name, str(count)) for name, (count, _) in self.rows_of_t.items()))
         if "_partition_id" in sql:
@@ -69,6 +74,7 @@ class Server(FakeServer):
         if "FROM system.columns" in sql:
             wanted = re.findall(r"'(\w+)'", sql)
             names = {
+                "mutations": ["mutation_id", "is_done"],
                 "replicas": ["database", "table", "zookeeper_path", "replica_name", "queue_size"],
                 "distribution_queue": ["database", "table", "data_path", "data_files", "broken_data_files"],
             }
@@ -79,6 +85,8 @@ class Server(FakeServer):
             return QueryRows(rest.columns, tuple(dict.fromkeys((*rest.rows, *more))))
         if "FROM system.distribution_queue" in sql:
             return self._aliased(sql, self.spool)
+        if "FROM system.mutations" in sql:
+            return self._aliased(sql, [])
         if "FROM system.replicas" in sql and "AS" in sql:
             row = {"database": "d", "table": "r", "zookeeper_path": "/r", "replica_name": "x"}
             return self._aliased(sql, [row | {"queue_size": self.queue_size}] if self.queue_size else [])
@@ -313,6 +321,10 @@ async def _spool(old, _new):
     first(old).spool = [row]
 
 
+async def _buffer(old, _new):
+    first(old).buffered = 7
+
+
 async def _rows(_old, new):
     first(new).rows_of_t["p"] = (4, 9)
 
@@ -339,6 +351,7 @@ def test_what_an_old_server_cannot_tell_of_its_spools_is_for_people(tmp_path):
         (_ddl, 2, "query-0000000000 waits for old1:9000"),
         (_queue, 3, "has 3 entries in its queue"),
         (_spool, 4, "4 files"),
+        (_buffer, 4, "old1:9000 has 7 rows in Buffer tables"),
         (_rows, 5, "d.t, partition p"),
         (_standby_queue, 6, "has 1 entries in its queue"),
     ],

@@ -20,7 +20,7 @@ from engine.operations.drift.model import ObjectName, PartDifference, Schemas
 from engine.operations.drift.normalise import Definition
 from engine.operations.drift.other_clusters import objects_of_others
 from engine.operations.site import Site
-from engine.operations.standby.data import data_tables, partitions_of, read_data
+from engine.operations.standby.data import data_tables, partitions_of, read_data, unread_tables
 from engine.operations.standby.model import (
     DataDepth,
     DataDifference,
@@ -69,6 +69,8 @@ async def check_standby(
     if not_compared := sorted(_names(looks[0]) & elsewhere):
         whose = "the migrations of other clusters make it, and those of this one do not"
         notes.append(f"Not compared: {listed(map(str, not_compared), most=_MOST_EXTRA)}; {whose}.")
+    if unread := unread_tables(ours):
+        notes.append(f"The rows of {listed(unread, most=_MOST_EXTRA)} are not compared.")
     extra = sorted(_names(theirs) - _names(ours))
     if extra:
         notes.append(f"The standby also has {listed(map(str, extra), most=_MOST_EXTRA)}.")

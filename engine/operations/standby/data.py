@@ -5,12 +5,13 @@ one host of each shard. So two clusters may be compared that have different numb
 and whose parts were merged differently; a table that merges rows away (Replacing, …) is read with FINAL.
 
 Rows are hashed by the servers, column by column in the order of their names, NULL told apart from any value.
-A column of aggregate states is not hashed, and the note says so.
+Columns of aggregate states are not hashed, and tables whose rows are not read are not compared; notes say so.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from engine.client import NodeClient
@@ -27,20 +28,35 @@ from engine.operations.standby.model import (
     TableData,
 )
 
-_KEEPS_ALL_ROWS = frozenset({"MergeTree", "ReplicatedMergeTree", "GraphiteMergeTree"})
+_IS_READ_WITH_FINAL = re.compile(r"\w*?(?:Replacing|Summing|Aggregating|Coalescing|Collapsing)MergeTree")
 _NO_PARTITION_ID = frozenset({Code.UNKNOWN_IDENTIFIER, Code.NO_SUCH_COLUMN_IN_TABLE, 8, 10})
-_UNHASHED = ("AggregateFunction(", "Object(", "Dynamic", "JSON")
-_OTHER_ROWS = ("Log", "TinyLog", "StripeLog", "Memory", "EmbeddedRocksDB")
+_UNHASHED = re.compile(r"(?<!Simple)AggregateFunction\(|Object\(")
+_OF_SEVERAL_TYPES = re.compile("Variant|Dynamic|JSON")
+_OTHER_ROWS = ("Log", "TinyLog", "StripeLog", "Memory", "EmbeddedRocksDB", "Join")
+_UNREAD_ROWS = ("Buffer", "File", "KeeperMap", "Set")
 _TABLES_AT_ONCE = 4
 
 
 def data_tables(schemas: Schemas) -> dict[TableName, Definition]:
-    """The tables that hold rows of their own."""
+    """The tables that hold rows of their own, and whose rows are read here."""
+    tables = _tables(schemas).items()
+    return {
+        name: definition
+        for name, definition in tables
+        if definition.engine.endswith("MergeTree") or definition.engine in _OTHER_ROWS
+    }
+
+
+def unread_tables(schemas: Schemas) -> list[str]:
+    """Those that hold rows which cannot be compared, with their engines."""
+    return [f"{name} ({one.engine})" for name, one in _tables(schemas).items() if one.engine in _UNREAD_ROWS]
+
+
+def _tables(schemas: Schemas) -> dict[TableName, Definition]:
     found: dict[TableName, Definition] = {}
     for host in schemas.hosts.values():
         for name, definition in host.objects.items():
-            holds = definition.engine.endswith("MergeTree") or definition.engine in _OTHER_ROWS
-            if name.space is Space.TABLE and definition.kind == "table" and holds:
+            if name.space is Space.TABLE and definition.kind == "table":
                 found.setdefault(TableName(name.database, name.name), definition)
     return dict(sorted(found.items()))
 
@@ -116,13 +132,9 @@ async def _first_answer(
 async def _sums(
     client: NodeClient, table: TableName, definition: Definition, depth: DataDepth
 ) -> tuple[PartitionSums, str]:
-    final = "" if definition.engine in _KEEPS_ALL_ROWS or definition.engine in _OTHER_ROWS else " FINAL"
+    final = " FINAL" if _IS_READ_WITH_FINAL.fullmatch(definition.engine) else ""
     if depth is DataDepth.COUNTS and not final and definition.engine.endswith("MergeTree"):
-        found = await client.query_rows(
-            "SELECT partition, sum(rows) FROM system.parts WHERE active AND database = "
-            f"{quote_string(table.database)} AND table = {quote_string(table.table)} GROUP BY partition"
-        )
-        return {str(partition): PartitionSum(int(rows)) for partition, rows in found.rows}, ""
+        return await _counts(client, table), ""
     row_hash, note = "", ""
     if depth is DataDepth.HASHES:
         columns, note = await _hashed_columns(client, table)
@@ -142,6 +154,25 @@ async def _sums(
     }, note
 
 
+async def _counts(client: NodeClient, table: TableName) -> PartitionSums:
+    """As the server knows them without reading, unless a lightweight DELETE has masked rows of a part."""
+    parts = (
+        f"FROM system.parts WHERE active AND database = {quote_string(table.database)} "
+        f"AND table = {quote_string(table.table)}"
+    )
+    try:
+        is_masked = (await client.query_rows(f"SELECT max(has_lightweight_delete) {parts}")).scalar
+    except SqlError as error:
+        if error.code != Code.UNKNOWN_IDENTIFIER:
+            raise
+        is_masked = 0  # the server is too old for such a DELETE
+    if int(is_masked or 0):
+        rows = (await client.query_rows(f"SELECT count() FROM {table.quoted}")).scalar
+        return {WHOLE_TABLE: PartitionSum(int(rows))}
+    found = await client.query_rows(f"SELECT partition, sum(rows) {parts} GROUP BY partition")
+    return {str(partition): PartitionSum(int(rows)) for partition, rows in found.rows}
+
+
 async def _hashed_columns(client: NodeClient, table: TableName) -> tuple[str, str]:
     """The arguments of the hash, and a note on what is left out."""
     described = await client.query_rows(
@@ -153,14 +184,17 @@ async def _hashed_columns(client: NodeClient, table: TableName) -> tuple[str, st
     for name, type_, kind in described.rows:
         if kind in ("ALIAS", "EPHEMERAL"):
             continue
-        if any(word in type_ for word in _UNHASHED):
+        if _UNHASHED.search(type_):
             left_out.append(name)
             continue
         column = quote_identifier(name)
-        # NULL makes a hash NULL, and a sum passes over it.
-        hashed += (
-            [f"isNull({column})", f"ifNull(toString({column}), '')"] if "Nullable" in type_ else [column]
-        )
+        # NULL makes a hash NULL, and a sum passes over it. JSON tells 5 from '5'.
+        if _OF_SEVERAL_TYPES.search(type_):
+            hashed += [f"isNull({column})", f"ifNull(toJSONString({column}), '')"]
+        elif "Nullable" in type_:
+            hashed += [f"isNull({column})", f"ifNull(toString({column}), '')"]
+        else:
+            hashed.append(column)
     note = f"{table}: {', '.join(left_out)} was counted and not hashed" if left_out else ""
     return ", ".join(hashed), note
 

@@ -1,9 +1,9 @@
 """Switching writers from one cluster to its standby: the one procedure, and how far it has come.
 
-    1 writers stand still      no INSERT runs on the old cluster, and no table changes while we look twice
+    1 writers stand still      no INSERT runs or waits on the old cluster, no table changes between two looks
     2 DDL is through           no entry of the old cluster's queue waits for a host
-    3 replicas are level       no replication queue has anything to do, no replica is read-only or behind
-    4 spools are empty         no Distributed table has files to send, nor broken ones
+    3 replicas are level       no replication queue or mutation has work, no replica is read-only or behind
+    4 spools are empty         no Distributed table has files to send or broken ones, no Buffer table has rows
     5 the standby is equal     every object on every host, every row (`engine.operations.standby.check`)
     6 the standby can work     all its hosts answer, its queues are empty, no replica is read-only
     7 writers are switched     what writers connect to answers as a host of the standby
@@ -24,7 +24,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from engine.client import NodeClient
-from engine.errors import OnclusterError, SqlError
+from engine.errors import Code, OnclusterError, SqlError
 from engine.names import HostId
 from engine.operations.health.ask_ddl import read_waiting
 from engine.operations.health.ask_host import ask_host
@@ -39,6 +39,8 @@ _SPOOLS = "system.distribution_queue"
 _INSERTS = (
     "SELECT count() FROM system.processes WHERE upper(substring(query, 1, 6)) = 'INSERT' AND is_initial_query"
 )
+_WAITING_INSERTS = "SELECT sum(length(entries.query_id)) FROM system.asynchronous_inserts"
+_BUFFERED_ROWS = "SELECT sum(value) FROM system.metrics WHERE metric = 'StorageBufferRows'"
 _MARK = (
     "SELECT count(), sum(rows), toInt64(toUInt32(max(modification_time))) FROM system.parts WHERE active "
     "AND database NOT IN ('system')"
@@ -87,7 +89,7 @@ async def switch_steps(
         ),
         (
             "The old cluster's spools are empty",
-            "SYSTEM FLUSH DISTRIBUTED; look at broken files by hand.",
+            "SYSTEM FLUSH DISTRIBUTED, OPTIMIZE TABLE for each Buffer table; look at broken files by hand.",
             lambda: _spools_are_empty(primary),
         ),
         (
@@ -125,7 +127,13 @@ async def switch_steps(
 
 async def _writers_stand_still(site: Site, watch_s: float) -> _Seen:
     async def running(_host: HostId, client: NodeClient) -> int:
-        return int((await client.query_rows(_INSERTS)).scalar)
+        now = int((await client.query_rows(_INSERTS)).scalar)
+        try:
+            return now + int((await client.query_rows(_WAITING_INSERTS)).scalar)
+        except SqlError as error:
+            if error.code != Code.UNKNOWN_TABLE:
+                raise
+            return now  # the server is too old for asynchronous inserts
 
     async def mark(_host: HostId, client: NodeClient) -> tuple[int, ...]:
         return tuple(int(value or 0) for value in (await client.query_rows(_MARK)).rows[0])
@@ -167,7 +175,7 @@ async def _ddl_is_through(site: Site) -> _Seen:
 async def _replicas_are_level(site: Site) -> _Seen:
     facts = await _facts(site)
     trouble = list(_replica_trouble(facts))
-    unknown = _unknown(facts, "system.replicas")
+    unknown = [*_unknown(facts, "system.replicas"), *_unknown(facts, "system.mutations")]
     if trouble:
         return _Seen(StepState.OPEN, _list(trouble))
     if unknown:
@@ -185,6 +193,7 @@ async def _spools_are_empty(site: Site) -> _Seen:
         for spool in each.spools
         if spool.files or spool.broken_files
     ]
+    full += await _full_buffers(site)
     if full:
         return _Seen(StepState.OPEN, _list(full))
     silent = [
@@ -198,6 +207,18 @@ async def _spools_are_empty(site: Site) -> _Seen:
     if unknown := _unknown(facts, _SPOOLS):
         return _Seen(StepState.UNKNOWN, _list(unknown))
     return _Seen(StepState.DONE, "nothing waits to be sent")
+
+
+async def _full_buffers(site: Site) -> list[str]:
+    async def rows(_host: HostId, client: NodeClient) -> int:
+        return int((await client.query_rows(_BUFFERED_ROWS)).scalar)
+
+    answers = await site.ask_all(rows)
+    return [
+        f"{host.readable} has {answer} rows in Buffer tables"
+        for host, answer in answers.items()
+        if not isinstance(answer, OnclusterError) and answer
+    ]
 
 
 # --- the standby ------------------------------------------------------------------------------------------
@@ -272,6 +293,10 @@ def _replica_trouble(facts: list[HostFacts]) -> list[str]:
                 found.append(f"{where} has {replica.queue_size} entries in its queue")
             elif replica.absolute_delay_s:
                 found.append(f"{where} is {replica.absolute_delay_s} s behind")
+        for mutation in each.mutations:
+            found.append(
+                f"{mutation.table} on {each.host.readable} has mutation {mutation.mutation_id} to do"
+            )
     return found
 
 
