@@ -30,6 +30,8 @@ from collections.abc import Sequence
 
 from engine.error_codes import Code as Code
 
+_ENDS = (".", "!", "?", "…", ":", ";", ",")
+
 
 class OnclusterError(Exception):
     """Base of every error this project raises on purpose.
@@ -46,7 +48,11 @@ class OnclusterError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        return f"{self.message} {self.hint}".rstrip() if self.hint else self.message
+        if not self.hint:
+            return self.message
+        # ClickHouse's own messages have no full stop.
+        stop = "" if self.message.endswith(_ENDS) else "."
+        return f"{self.message}{stop} {self.hint}".rstrip()
 
 
 # --- nothing happened -------------------------------------------------------------------------------------

@@ -251,7 +251,7 @@ def test_a_constraint_that_would_read_an_empty_table_is_refused(cluster: Cluster
 @pytest.mark.parametrize("rest", ["", " AS SELECT k FROM t1_d"])
 def test_a_new_table_with_such_a_constraint_is_refused(cluster: Cluster, read: str, rest: str) -> None:
     n1 = cluster.n1
-    n1.query("CREATE VIEW seen_everywhere AS SELECT k FROM t1_d")
+    n1.query("CREATE VIEW seen_everywhere ON CLUSTER c AS SELECT k FROM t1_d")
     create = (
         "CREATE TABLE {} (k UInt64, CONSTRAINT known CHECK k IN (SELECT k FROM {}), INDEX i k TYPE minmax) "
     )
@@ -263,7 +263,7 @@ def test_a_new_table_with_such_a_constraint_is_refused(cluster: Cluster, read: s
         assert "127.0.0" not in n1.query("SHOW CREATE TABLE held")
         n1.query("DROP TABLE held")
     finally:
-        n1.query("DROP VIEW seen_everywhere")
+        n1.query("DROP VIEW seen_everywhere ON CLUSTER c SYNC")
 
 
 @pytest.mark.parametrize("engine", ["MergeTree", "ReplicatedMergeTree('/held_long/{c_shard}', '{replica}')"])

@@ -215,7 +215,7 @@ def test_statuses_and_bodies_of_errors_that_are_not_chdbs() -> None:
     error = KeeperUnavailable("No session", hint="Wait.")
     assert status_of(error) == 500
     text = exception_text(error, "26.9")
-    assert text == "Code: 999. DB::Exception: No session Wait. (KEEPER_EXCEPTION) (version 26.9)\n"
+    assert text == "Code: 999. DB::Exception: No session. Wait. (KEEPER_EXCEPTION) (version 26.9)\n"
 
 
 @pytest.mark.parametrize(

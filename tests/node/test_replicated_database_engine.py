@@ -550,6 +550,16 @@ def test_one_replica_of_each_shard_changes_rows_of_a_replicated_table(three: Thr
     ]
     assert sum('"effect": "whole"' in attempt for attempt in attempts) == 2, attempts
 
+    # A partition of which another shard has no rows is replaced there, too, and moved from there.
+    three.n1.query(f"CREATE TABLE {d}.u AS {d}.t ENGINE = ReplicatedMergeTree ORDER BY k")
+    three.n1.query(f"INSERT INTO {d}.u VALUES (3, 30)")
+    refused(three.n3.post(f"ALTER TABLE {d}.t REPLACE PARTITION tuple() FROM {d}.u"), 36)
+    three.n1.query(f"ALTER TABLE {d}.t REPLACE PARTITION tuple() FROM {d}.u")
+    three.n1.query(f"ALTER TABLE {d}.u MOVE PARTITION tuple() TO TABLE {d}.t")
+    for node, rows in ((three.n1, "3\t30\n3\t30\n"), (three.n2, "3\t30\n3\t30\n"), (three.n3, "")):
+        eventually(partial(node.query, f"SELECT * FROM {d}.t"), rows)
+    assert three.same(f"SELECT count() FROM {d}.u") == "0\n"
+
 
 @pytest.mark.parametrize(
     "change", ["ALTER TABLE {d}.{t} DELETE WHERE k IN ({s})", "DELETE FROM {d}.{t} WHERE k IN ({s})"]

@@ -16,11 +16,11 @@ from tests.unit.config_support import load, write
     [
         (
             "<http_port>eighty</http_port>",
-            r"config.xml:1: <http_port> is 'eighty' Write a whole number from 0 to 65535",
+            r"config.xml:1: <http_port> is 'eighty'. Write a whole number from 0 to 65535",
         ),
         ("<http_port>70000</http_port>", r"<http_port> is '70000'"),
-        ("<tcp_port>0</tcp_port>", r"<tcp_port> is '0' Write a whole number from 1"),
-        ("<umask>0o27</umask>", r"<umask> is '0o27' Write an octal number from 000 to 777"),
+        ("<tcp_port>0</tcp_port>", r"<tcp_port> is '0'. Write a whole number from 1"),
+        ("<umask>0o27</umask>", r"<umask> is '0o27'. Write an octal number from 000 to 777"),
         ("<umask>28</umask>", r"<umask> is '28'"),
         ("<max_connections>-1</max_connections>", r"<max_connections> is '-1'"),
         ("\n<remote_servers><c/></remote_servers>", r"config.xml:2: cluster <c> has no shards"),
@@ -28,11 +28,11 @@ from tests.unit.config_support import load, write
         ("<remote_servers><c><node/></c></remote_servers>", "<node> needs <host>"),
         (
             "<remote_servers><c><chard/></c></remote_servers>",
-            r"unknown element <chard> in <c> Known are: allow_distributed_ddl_queries, node, secret, shard",
+            r"unknown element <chard> in <c>. Known are: allow_distributed_ddl_queries, node, secret, shard",
         ),
         (
             "<remote_servers><c><shard><wait>1</wait></shard></c></remote_servers>",
-            r"unknown element <wait> in <shard> Known are: internal_replication, name, replica, weight",
+            r"unknown element <wait> in <shard>. Known are: internal_replication, name, replica, weight",
         ),
         (
             "<remote_servers><c><shard><weight>-1</weight><replica><host>h</host></replica></shard></c></remote_servers>",
@@ -43,7 +43,7 @@ from tests.unit.config_support import load, write
                 "<remote_servers><c><shard><internal_replication>maybe</internal_replication>"
                 "<replica><host>h</host></replica></shard></c></remote_servers>"
             ),
-            "<internal_replication> is 'maybe' Write true or false",
+            "<internal_replication> is 'maybe'. Write true or false",
         ),
         ("<remote_servers><c><discovery/></c></remote_servers>", "<discovery>, which is not supported"),
         (
@@ -79,7 +79,7 @@ from tests.unit.config_support import load, write
             ),
             "cluster 'c' belongs to the queues 'default' and 'queue2'",
         ),
-        ("<users><u/></users>", "user 'u' has no password Give exactly one of"),
+        ("<users><u/></users>", "user 'u' has no password. Give exactly one of"),
         (
             "<users><u><password>x</password><no_password/></u></users>",
             "user 'u' has <password> and <no_password>",
@@ -151,9 +151,9 @@ def test_yaml_aliases_cannot_blow_up(tmp_path: Path) -> None:
         ("c.yaml", "a: [[1]]", "a list within a list"),
         ("c.yaml", "x: &x {a: 1}\ny: {<<: *x}", "merge keys"),
         ("c.yaml", "a: &a {b: *a}", "too many elements"),
-        ("c.xml", "<server/>", "the root element is <server> It has to be one of <clickhouse>, <yandex>"),
+        ("c.xml", "<server/>", "the root element is <server>. It has to be one of <clickhouse>, <yandex>"),
         ("c.xml", "", "not well-formed XML"),
-        ("c.ini", "[x]", r"unknown kind of configuration file Use one of the suffixes \.xml, "),
+        ("c.ini", "[x]", r"unknown kind of configuration file. Use one of the suffixes \.xml, "),
         ("c.xml", "<clickhouse>" + "<a>" * 100 + "</a>" * 100 + "</clickhouse>", "nested more than 64 deep"),
     ],
 )

@@ -65,7 +65,7 @@ def test_limits_are_read_from_xml_and_yaml_alike(tmp_path):
     [
         (
             "<queue_sice>1</queue_sice>",
-            "unknown element <queue_sice> in <health> Known are: absolute_delay_s",
+            "unknown element <queue_sice> in <health>. Known are: absolute_delay_s",
         ),
         ("<queue_size>many</queue_size>", "or off to leave the check out"),
         ("<queue_size>-1</queue_size>", "Write a whole number from 0 up"),

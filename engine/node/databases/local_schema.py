@@ -48,6 +48,7 @@ _QUIET = {
     "check_referential_table_dependencies": "0",
     "max_table_size_to_drop": "0",
     "max_partition_size_to_drop": "0",
+    "allow_replace_partition_from_empty_source": "1",
 }
 """For what others have decided: a replica cannot refuse."""
 
