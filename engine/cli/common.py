@@ -177,7 +177,7 @@ def host_and_url(item: str) -> tuple[str, str]:
     try:
         server_address(url)
     except ConfigError as error:
-        raise click.BadParameter(f"{error.message} {error.hint}", param_hint="--node") from error
+        raise click.BadParameter(str(error), param_hint="--node") from error
     return host, url
 
 

@@ -58,8 +58,7 @@ async def make_plan(runner: MigrationRunner, request: RunRequest, *, probe: Node
     except ChangedMigration:
         problems += changed
     except MigrationRefused as refusal:
-        text = f"{refusal.message} {refusal.hint}".rstrip()
-        problems.append(Problem(str(runner.migrations.folder), 0, "refused", text, refusal.code))
+        problems.append(Problem(str(runner.migrations.folder), 0, "refused", str(refusal), refusal.code))
     # At once: a host that hangs is waited for in each.
     facts, (replicated, silent) = await asyncio.gather(
         gather(runner, tables_of(selected, request), probe=probe),

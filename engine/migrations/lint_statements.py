@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from engine.errors import Code, SqlError
 from engine.migrations.files import Direction, Script, ScriptStatement
-from engine.migrations.statements import ADVICE, Surroundings, full_text
+from engine.migrations.statements import ADVICE, Surroundings
 from engine.sql import (
     AlterCommand,
     Statement,
@@ -93,7 +93,7 @@ def _cluster(statement: ScriptStatement, parsed: Statement, surroundings: Surrou
             surroundings.topology.cluster(name)
     except SqlError as error:
         rule = "unknown-cluster" if error.code == Code.CLUSTER_DOESNT_EXIST else "other-cluster"
-        yield rule, full_text(error), error.code
+        yield rule, str(error), error.code
 
 
 def _support(parsed: Statement) -> Iterator[Note]:

@@ -311,7 +311,7 @@ def _statement(
         sql = without_token(prepared.entry.query)
         hosts = _hosts(item, number, request, surroundings.topology.cluster(name), facts, tables)
     except Refused as refusal:
-        error, code = f"{refusal.message} {refusal.hint}".rstrip(), refusal.code
+        error, code = str(refusal), refusal.code
     return PlannedStatement(
         statement=number,
         line=statement.line,

@@ -10,7 +10,7 @@ from engine.migrations.errors import ApprovalRequired, MigrationFilesError, Prob
 from engine.migrations.lint_databases import refused_by_databases
 from engine.migrations.model import RunRequest
 from engine.migrations.selection import Selected
-from engine.migrations.statements import ADVICE, Surroundings, full_text, needs_approval
+from engine.migrations.statements import ADVICE, Surroundings, needs_approval
 from engine.sql import parse_statement, redact
 from engine.wording import shortened
 
@@ -38,7 +38,7 @@ def preflight(
                 surroundings.prepare(statement, request, token="preflight")
             except Refused as error:
                 advice = ADVICE.get(parse_statement(statement.sql).kind)
-                message = full_text(error) + (f" Instead, {advice}." if advice else "")
+                message = str(error) + (f" Instead, {advice}." if advice else "")
                 problems.append(
                     Problem(str(item.script.path), statement.line, "not-sendable", message, error.code)
                 )

@@ -9,7 +9,7 @@ from uuid import NAMESPACE_URL, uuid5
 from engine.config.model import DistributedDdl, Topology
 from engine.ddl.entry import DEFAULT_VERSION
 from engine.ddl.initiator import PreparedStatement, prepare
-from engine.errors import Code, OnclusterError, SqlError
+from engine.errors import Code, SqlError
 from engine.migrations.files import Script, ScriptStatement
 from engine.migrations.model import RunRequest
 from engine.names import HostId, TableName
@@ -86,12 +86,6 @@ ADVICE = {
     StatementKind.USE: "say which database is meant: `-- oncluster: database=NAME`",
 }
 """What to write instead of statements that other tools send in a session, and that no queue can take."""
-
-
-def full_text(error: OnclusterError) -> str:
-    """Message and hint as sentences of one line."""
-    message = error.message if error.message.endswith((".", "!", "?")) else f"{error.message}."
-    return f"{message} {error.hint}".rstrip() if error.hint else error.message
 
 
 def qualified(parsed: Statement, statement: ScriptStatement, request: RunRequest) -> list[TableName]:
