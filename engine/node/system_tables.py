@@ -24,6 +24,7 @@ from engine.node.shown_as_select import (
     shown_database,
     without_information_schema,
 )
+from engine.node.shown_system_table import definition_as_select, system_table_shown
 from engine.node.statement import Asked
 from engine.sql import AlterCommand, Statement, StatementKind, Token, tokenize
 from engine.sql.tokens import literal_value, name_of
@@ -128,6 +129,11 @@ class SystemTables:
     @asynccontextmanager
     async def provide(self, asked: Asked, statement: Statement) -> AsyncIterator[tuple[str, ChdbSession]]:
         """The text to run and the session for it: those of `asked` unless one of the tables is named."""
+        if shown := system_table_shown(asked, statement):
+            table = self._tables.get(shown)
+            own_columns = "" if table is None or isinstance(table, SystemView) else table.columns
+            yield await definition_as_select(asked, statement, shown, own_columns=own_columns), asked.session
+            return
         sql = await self._as_select(asked, statement)
         if statement.kind not in _REWRITTEN or not self._names.search(sql):
             yield asked.sql, asked.session

@@ -1,16 +1,41 @@
-"""`WITH … INSERT INTO t SELECT …`, which is `INSERT INTO t WITH … SELECT …`.
+"""`WITH … INSERT INTO t SELECT …`, which is `INSERT INTO t WITH … SELECT …`; to rows it means nothing.
 
 Source: ClickHouse's ParserInsertQuery, which takes both.
 """
 
 from __future__ import annotations
 
-from engine.errors import Code, SqlError
+from engine.errors import SqlError
 from engine.sql.cursor import Cursor
-from engine.sql.tokens import TokenKind
+from engine.sql.tokens import TokenKind, scan
 
 _BEGINS = ("SELECT", "WITH", "FROM")
 _VALUES = (TokenKind.WORD, TokenKind.IDENTIFIER, TokenKind.STRING, TokenKind.HEREDOC, TokenKind.NUMBER)
+
+
+def insert_begin(text: str) -> int | None:
+    """Where an INSERT begins: behind its WITH, 0 without one, None for another statement. Behind INTO nothing
+    is read: there may be rows, and `text` may be cut off."""
+    depth, is_first = 0, True
+    try:
+        for token in scan(text):
+            if not token.is_significant:
+                continue
+            word = token.text.upper() if token.kind is TokenKind.WORD else ""
+            if is_first and word != "WITH":
+                return 0 if word == "INSERT" else None
+            is_first = False
+            if token.kind is TokenKind.PUNCTUATION:
+                depth += (token.text in "([{") - (token.text in ")]}")
+            if depth == 0 and word in ("SELECT", "FROM"):
+                return None
+            if depth == 0 and word == "INTO":
+                cursor = Cursor(text[: token.end])
+                if (at := insert_behind_with(cursor)) is not None:
+                    return cursor.tokens[at].start
+    except SqlError:
+        pass
+    return None
 
 
 def insert_behind_with(cursor: Cursor) -> int | None:
@@ -27,8 +52,7 @@ def insert_behind_with(cursor: Cursor) -> int | None:
 
 
 def with_behind_insert(sql: str) -> str:
-    """The statement in the usual order; any other as it is. Raises SqlError 62 for rows instead of a SELECT,
-    for which WITH means nothing."""
+    """The statement in the usual order, without WITH where it has no SELECT; any other as it is."""
     cursor = Cursor(sql)
     insert = insert_behind_with(cursor)
     if insert is None:
@@ -38,7 +62,7 @@ def with_behind_insert(sql: str) -> str:
         if not cursor.skip_brackets():
             cursor.at += 1
     if cursor.at_end or cursor.looking_at("FROM", "INFILE"):
-        raise SqlError(Code.SYNTAX_ERROR, "Syntax error: WITH in front of an INSERT that has no SELECT.")
+        return sql[cursor.tokens[insert].start :]
     begin, into, select = (cursor.tokens[at].start for at in (0, insert, cursor.at))
     return f"{sql[:begin]}{sql[into:select]}{sql[begin:into]}{sql[select:]}"
 

@@ -221,7 +221,9 @@ def test_system_tables_can_be_used_like_any_other(cluster: Cluster) -> None:
     assert n1.query("SELECT count() FROM clusters", database="system") == "9\n"
     assert "cluster\tString" in n1.query("DESCRIBE TABLE system.clusters")
     assert "ephemeralOwner" in n1.query("DESCRIBE system.zookeeper")
-    assert n1.query("SHOW CREATE TABLE system.zookeeper").startswith("CREATE")
+    shown = n1.query("SHOW CREATE TABLE system.zookeeper FORMAT TSVRaw")
+    assert shown.startswith("CREATE TABLE system.zookeeper\n(\n    `name` String,\n")
+    assert shown.endswith("\n)\nENGINE = SystemZooKeeper\n")
     assert n1.query("EXPLAIN SELECT * FROM system.clusters") != ""
     places = "SELECT shard_num, shard_weight, internal_replication, replica_num, host_name, port, is_local"
     assert n1.query(f"{places} FROM system.clusters WHERE cluster = 'all' FORMAT CSV") == (

@@ -2,6 +2,7 @@
 
 import contextlib
 import gzip
+import http.client
 import json
 import socket
 import threading
@@ -49,6 +50,37 @@ def test_answers_carry_clickhouses_headers(node: RunningNode) -> None:
     assert reply.headers["X-ClickHouse-Timezone"]
     summary = json.loads(reply.headers["X-ClickHouse-Summary"])
     assert (summary["read_rows"], summary["result_rows"]) == ("10", "10")
+
+
+def test_only_a_statement_with_a_result_names_its_format(node: RunningNode) -> None:
+    """clickhouse-connect tells commands from queries without rows by it."""
+    without = (
+        "CREATE TABLE told (a Int8) ENGINE = Memory",
+        "INSERT INTO told VALUES (1)",
+        "INSERT INTO told SELECT 2",
+        "SET max_threads = 1",
+        "DROP TABLE IF EXISTS nosuch",
+    )
+    for sql in without:
+        headers = node.post(sql).headers
+        assert (headers["X-ClickHouse-Format"], headers["Content-Type"]) == (
+            None,
+            "text/plain; charset=UTF-8",
+        ), sql
+        assert "read_rows" in headers["X-ClickHouse-Summary"]
+    for sql in ("SELECT a FROM told WHERE a > 2", "EXISTS TABLE told"):
+        assert node.post(sql).headers["X-ClickHouse-Format"] == "TabSeparated", sql
+
+
+def test_tables_of_system_are_shown(node: RunningNode) -> None:
+    shown = node.post("SHOW CREATE TABLE system.one FORMAT TSVRaw").text
+    begin = (
+        "CREATE TABLE system.one\n(\n    `dummy` UInt8\n)\nENGINE = SystemOne\nCOMMENT 'This table contains"
+    )
+    assert shown.startswith(begin)
+    assert node.post("SHOW CREATE one", database="system").text == node.post("SHOW CREATE system.one").text
+    assert "COMMENT" in node.post("SHOW CREATE TABLE system.clusters").text
+    assert node.post("SHOW CREATE TABLE system.nosuch").code == 60
 
 
 @pytest.mark.parametrize(
@@ -282,6 +314,14 @@ def test_an_error_within_the_buffer_is_a_clean_error(node: RunningNode) -> None:
         assert reply.text.startswith("Code: 395.")
 
 
+def test_who_does_not_want_to_wait_gets_rows_in_front_of_an_early_error(node: RunningNode) -> None:
+    sql = "SELECT number, throwIf(number = 9) FROM numbers(20) SETTINGS max_block_size = 1"
+    assert node.post(sql).status == 500
+    with pytest.raises(http.client.IncompleteRead) as broken:
+        node.post(sql, wait_end_of_query="0")
+    assert broken.value.partial.startswith(b"0\t0\n1\t0\n") and b"Code: 395" in broken.value.partial
+
+
 def test_a_result_of_many_megabytes_with_wait_end_of_query_is_whole(node: RunningNode) -> None:
     reply = node.post("SELECT number FROM numbers(12000000) FORMAT RowBinary", wait_end_of_query="1")
     assert len(reply.body) == 96_000_000
@@ -435,6 +475,13 @@ def as_form(node: RunningNode, sql: str, rows: str, **parameters: str) -> Reply:
 def test_the_types_of_an_external_table_may_have_commas(node: RunningNode) -> None:
     types = "Decimal(9, 2), Map(String, UInt8)"
     assert as_form(node, "SELECT * FROM ext", "1.5\t{'a':1}\n", ext_types=types).text == "1.5\t{'a':1}\n"
+
+
+def test_rows_of_an_external_table_are_read_by_the_settings_of_the_query(node: RunningNode) -> None:
+    sql, rows, external = "SELECT sum(_1) FROM ext", "1,x\nbad\n2,y\n", {"ext_types": "UInt8,String"}
+    assert as_form(node, sql, rows, ext_format="CSV", **external).code == 27
+    allowed = {"input_format_allow_errors_num": "1"}
+    assert as_form(node, sql, rows, ext_format="CSV", **external, **allowed).text == "3\n"
 
 
 @pytest.mark.parametrize("kind", ["multipart/form-data", "multipart/form-data; boundary=b"])

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from engine.errors import SqlError
 from engine.sql import StatementKind, parse_statement
-from engine.sql.insert_with import with_behind_insert
+from engine.sql.insert_with import insert_begin, with_behind_insert
 
 INSERTS = {
     "WITH 1 AS a INSERT INTO t SELECT a": "INSERT INTO t WITH 1 AS a SELECT a",
@@ -53,9 +52,25 @@ def test_any_other_statement_stays_as_it_is(sql: str) -> None:
 @pytest.mark.parametrize(
     "rest", ["VALUES (1)", "FORMAT TSV\n1", "FROM INFILE '/etc/passwd' FORMAT LineAsString", ""]
 )
-def test_rows_behind_it_are_refused_as_are_files(rest: str) -> None:
+def test_with_means_nothing_to_rows(rest: str) -> None:
     sql = f"WITH 1 AS a INSERT INTO t {rest}"
-    with pytest.raises(SqlError) as refused:
-        with_behind_insert(sql)
-    assert refused.value.code == 62
+    assert with_behind_insert(sql) == f"INSERT INTO t {rest}"
     assert parse_statement(sql).kind is StatementKind.INSERT
+
+
+@pytest.mark.parametrize(
+    ("sql", "begin"),
+    [
+        ("INSERT INTO t VALUES (1)", 0),
+        (" /* x */ insert into t FORMAT TSV\nit's", 0),
+        ("WITH 1 AS a INSERT INTO t FORMAT TSV\nit's", 12),
+        ("WITH (SELECT 1) AS insert, [2] AS b INSERT INTO t SELECT 1", 36),
+        ("WITH insert AS (SELECT 1) SELECT * FROM insert", None),
+        ("WITH 'INTO' AS a SELECT 'INSERT INTO t'", None),
+        ("WITH 1 AS a INSERT INT", None),
+        ("SELECT 1", None),
+        ("", None),
+    ],
+)
+def test_where_an_insert_begins_is_known_before_its_rows(sql: str, begin: int | None) -> None:
+    assert insert_begin(sql) == begin

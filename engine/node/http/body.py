@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from aiohttp import web
 
@@ -12,8 +12,7 @@ from engine.errors import Code, SqlError
 from engine.node.http.blocks import decompressed
 from engine.node.http.encoding import decoded
 from engine.node.http.query import HttpQuery
-from engine.sql.insert_with import with_behind_insert
-from engine.sql.tokens import scan
+from engine.sql.insert_with import insert_begin, with_behind_insert
 from engine.storage.statement_text import InsertText, insert_with_rows
 
 _SUBQUERY = re.compile(rb"\(\s*(?:SELECT|WITH|FROM)\b", re.IGNORECASE)
@@ -54,7 +53,7 @@ async def read_query(query: HttpQuery, body: AsyncIterator[bytes], *, limit: int
     text = bytearray(query.query.encode("utf-8", "surrogateescape"))
     had_parameter = bool(text)
     is_at_end = False
-    if had_parameter and _is_insert(_text(text)) and (insert := _with_rows(text, is_whole=True)) is not None:
+    if had_parameter and (insert := _with_rows(text, is_whole=True)) is not None:
         # The parameter says it all: not a byte of the body is needed to know what to do with it.
         has_rows = bool(_text(text)[insert.rows_at :].strip())
         if insert.format == "Values":
@@ -74,10 +73,9 @@ async def read_query(query: HttpQuery, body: AsyncIterator[bytes], *, limit: int
         is_at_end = True
     if not text.strip():
         raise SqlError(Code.SYNTAX_ERROR, "Empty query")
-    if _is_insert(_text(text[:limit])):
-        insert = _with_rows(text[:limit], is_whole=is_at_end)
-        if insert is not None and (not is_at_end or insert.format != "Values"):
-            return _insert(text, insert, body, separator=False)
+    insert = _with_rows(text[:limit], is_whole=is_at_end)
+    if insert is not None and (not is_at_end or insert.format != "Values"):
+        return _insert(text, insert, body, separator=False)
     if not is_at_end:
         raise SqlError(
             Code.SYNTAX_ERROR,
@@ -107,17 +105,19 @@ def _text(data: bytes | bytearray) -> str:
     return data.decode("utf-8", "surrogateescape")
 
 
-def _is_insert(text: str) -> bool:
-    try:
-        first = next((token.text for token in scan(text) if token.is_significant), "")
-    except SqlError:
-        return False
-    return first.upper() == "INSERT"
-
-
 def _with_rows(data: bytes | bytearray, *, is_whole: bool) -> InsertText | None:
+    text = _text(data)
+    begin = insert_begin(text)
+    if begin is None:
+        return None
     try:
-        return insert_with_rows(_text(data))
+        insert = insert_with_rows(text[begin:])
+        if insert is None or not begin:
+            return insert
+        head = insert.head
+        if insert.input_structure:  # a SELECT is told by its WITH what names mean; rows are not
+            head = with_behind_insert(text[:begin] + head)
+        return replace(insert, head=head, rows_at=begin + insert.rows_at)
     except SqlError:
         if is_whole:
             raise

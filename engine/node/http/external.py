@@ -5,7 +5,7 @@ A file part named `t` is the temporary table `t`; `t_structure` (or `t_types`) a
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 
 from aiohttp import BodyPartReader, web
@@ -16,7 +16,7 @@ from engine.node.http.formats import checked_format
 from engine.node.session_commands import split_at_commas
 from engine.node.temporary_tables import create_temporary
 from engine.sql import tokenize
-from engine.storage import ChdbSession
+from engine.storage import ChdbSession, Scope
 
 _CHUNK_BYTES = 1 << 18
 MAX_FIELD_BYTES = 1 << 20
@@ -32,14 +32,15 @@ class ExternalTable:
     format: str
     data: bytes
 
-    async def create(self, session: ChdbSession) -> None:
-        """Make it a temporary table of the session. Raises SqlError."""
+    async def create(self, session: ChdbSession, settings: Mapping[str, str]) -> None:
+        """Make it a temporary table of the session; its rows are read as `settings` say. Raises SqlError."""
         await session.query(create_temporary(self.name, self.structure))
 
         async def rows() -> AsyncIterator[bytes]:
             yield self.data
 
-        await session.insert(f"INSERT INTO {quote_identifier(self.name)}", format=self.format, rows=rows())
+        insert = f"INSERT INTO {quote_identifier(self.name)}"
+        await session.insert(insert, format=self.format, rows=rows(), scope=Scope(settings=settings))
 
 
 @dataclass(frozen=True, slots=True)

@@ -288,12 +288,15 @@ class HttpServer:
                 stack.push_async_callback(asked.session.close)
                 async with asked.session.kept_open():
                     for table in tables:
-                        await table.create(asked.session)
+                        await table.create(asked.session, asked.settings)
             answer = await stack.enter_async_context(self._router.run(asked))
             audience.note_carried_out()
-            sender.announce(format=answer.format)
-            while data := await answer.read():
+            data = await answer.read()
+            if data or parse_statement(asked.sql).is_query:  # others may have no result, and then no format
+                sender.announce(format=answer.format)
+            while data:
                 await sender.write(data)
+                data = await answer.read()
             return await sender.finish(await answer.finish())
 
     def _session(
@@ -314,6 +317,7 @@ class HttpServer:
                 **(_ANY_ORIGIN if query.is_for_any_origin else {}),
                 "X-ClickHouse-Query-Id": query.query_id,
                 "X-ClickHouse-Timezone": self._config.timezone,
+                "Content-Type": "text/plain; charset=UTF-8",
             },
             tag=self._env.new_uuid().hex[:16],
             version=self._pool.version,

@@ -1,0 +1,61 @@
+"""SHOW CREATE TABLE of a table of `system`: chDB keeps no text of it, and ClickHouse makes one up.
+
+Source: ClickHouse's DatabaseMemory of system tables, as `SHOW CREATE TABLE system.one` shows it.
+"""
+
+from __future__ import annotations
+
+import json
+
+from engine.names import TableName, quote_identifier, quote_string
+from engine.node.session_commands import split_at_commas
+from engine.node.shown_tables import table_of_show_create
+from engine.node.statement import Asked
+from engine.sql import Statement, StatementKind, tokenize
+from engine.sql.tokens import literal_value
+
+_FORMAT = "JSONCompactEachRow"
+_ABSENT = "SystemZooKeeper"
+"""The engine of the one table that chDB does not have."""
+
+
+def system_table_shown(asked: Asked, statement: Statement) -> str:
+    """The name of the table of `system` that SHOW CREATE TABLE asks for; empty for any other statement."""
+    if statement.kind is not StatementKind.SHOW:
+        return ""
+    name = table_of_show_create(asked.sql)
+    shown = None if name is None else name.within(asked.current_database)
+    return shown.table if shown is not None and shown.database == "system" else ""
+
+
+async def definition_as_select(asked: Asked, statement: Statement, table: str, *, own_columns: str) -> str:
+    """A SELECT of the definition. `own_columns` are those of a table that chDB does not have. A table that it
+    has a text of, or that is not there, is left to it."""
+    session = asked.session.clone()
+    where = f"database = 'system' AND name = {quote_string(table)}"
+    found = await session.query(f"SELECT engine, comment FROM system.tables WHERE {where}", format=_FORMAT)
+    engine, comment = json.loads(found.text) if found.text else ("", "")
+    if own_columns:
+        tokens = [token for token in tokenize(own_columns) if token.is_significant]
+        columns = [
+            f"{quote_identifier(literal_value(name))} {own_columns[type_[0].start : type_[-1].end]}"
+            for name, *type_ in split_at_commas(tokens)
+        ]
+    elif engine.startswith("System"):
+        name = TableName("system", table).quoted
+        rows = (await session.query(f"DESCRIBE TABLE {name}", format=_FORMAT)).text.splitlines()
+        columns = [_column(*json.loads(row)[:5]) for row in rows]
+    else:
+        return asked.sql
+    engine = engine or _ABSENT
+    text = f"CREATE TABLE system.{table}\n(\n    " + ",\n    ".join(columns) + f"\n)\nENGINE = {engine}"
+    text += f"\nCOMMENT {quote_string(comment)}" if comment else ""
+    format = f" FORMAT {statement.format}" if statement.format else ""
+    return f"SELECT {quote_string(text)} AS statement{format}"
+
+
+def _column(name: str, type_: str, kind: str, expression: str, comment: str) -> str:
+    default = f" {kind} {expression}" if kind else ""
+    return f"{quote_identifier(name)} {type_}{default}" + (
+        f" COMMENT {quote_string(comment)}" if comment else ""
+    )
