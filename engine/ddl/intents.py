@@ -15,6 +15,8 @@ The safety argument, step by step. `i` is the intent of an entry; each line says
 Step 2 is forced to disk before step 3, because an effect that survives a power cut must not find its intent
 forgotten. Step 4 is not: if it is lost, the digests still tell. Where they do so for sure (definitions), it
 is not even waited for, and goes along with the next step 2, so that it is on disk before any later effect.
+A disk that is full at step 2 means that nothing is begun: the entry stays this host's to run. Outcomes, and
+what is to be forgotten, then wait for the next step 2, and go before it.
 An intent is keyed by the entry's name and czxid and carries a hash of its text, because names start again
 when somebody re-creates the queue.
 
@@ -31,13 +33,14 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar, runtime_checkable
 
 from engine.ddl.status import ExecutionStatus
 from engine.ddl.text import decode_bytes, encode_bytes
-from engine.errors import Corrupt
+from engine.errors import Code, Corrupt, OnclusterError, Unavailable
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +67,8 @@ class Intent:
 
 
 class IntentStore(Protocol):
-    """Durable across kill −9 and, for `begin`, across power loss."""
+    """Durable across kill −9 and, for `begin`, across power loss. A disk that is full refuses `begin`
+    (Unavailable) and nothing else."""
 
     async def load(self, queue: str) -> Mapping[IntentKey, Intent]:
         """All intents of one queue; called once when a worker starts."""
@@ -95,7 +99,7 @@ class BlockingIntentStore(Protocol):
 
     def begin_now(self, *intents: Intent, ended: Sequence[tuple[IntentKey, ExecutionStatus]] = ()) -> None:
         """As `begin` for each, with the outcomes of others in the same transaction; blocks until it is on
-        disk. Raises Corrupt."""
+        disk. Raises Corrupt, and Unavailable."""
         ...
 
 
@@ -124,6 +128,17 @@ _LOAD = (
     "FROM intent WHERE queue = ?"
 )
 
+_PASSING = frozenset(
+    {
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_READONLY,
+    }
+)
+"""Of the disk, and not of what is in the file."""
+
 _SOON_S = 0.1
 _AFTER_FAILURE_S = 5.0
 
@@ -143,11 +158,15 @@ class SqliteIntentStore:
     caller's thread, everything else on one of its own.
 
     Measured on the development machine: see `benchmarks/`; the cost is that of one fsync per `begin`.
-    Raises Corrupt when the file is not a usable database.
+    `spare` is room on the disk that there is for the length of a `with` block, when there is none otherwise.
+    Raises Corrupt when the file is not a usable database, Unavailable when the disk does not let it be used.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(
+        self, path: Path, *, spare: Callable[[], AbstractContextManager[None]] = nullcontext
+    ) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
+        self._spare = spare
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="intents")
         self._pending: list[_Pending] = []
         self._soon: deque[_Row] = deque()
@@ -160,6 +179,8 @@ class SqliteIntentStore:
             self._db.execute("PRAGMA synchronous = FULL")
             self._db.execute(_SCHEMA)
         except sqlite3.DatabaseError as error:
+            if _is_passing(error):
+                raise _cannot_be_written(error) from error
             raise Corrupt(
                 f"The intent record {path} cannot be used: {error}.",
                 hint="Move it away only if no statement was under way when this node stopped.",
@@ -239,10 +260,9 @@ class SqliteIntentStore:
             try:
                 await self._call(functools.partial(self._commit, rows, is_forced))
             except Exception as error:  # a defect, too: nobody else would tell those who wait
-                failure = _cannot_be_written(error) if isinstance(error, sqlite3.Error) else error
-                logger.exception("ddl.intents_not_written")
-                for pending in batch:
-                    pending.done.set_exception(failure)
+                if not _is_passing(error):
+                    logger.exception("ddl.intents_not_written")
+                self._not_written(batch, error)
                 if not self._pending:
                     self._write_soon(_AFTER_FAILURE_S)
                     return
@@ -250,9 +270,32 @@ class SqliteIntentStore:
                 for pending in batch:
                     pending.done.set_result(None)
 
+    def _not_written(self, batch: Sequence[_Pending], error: Exception) -> None:
+        if not _is_passing(error):
+            failure = _cannot_be_written(error) if isinstance(error, sqlite3.Error) else error
+            for pending in batch:
+                pending.done.set_exception(failure)
+            return
+        logger.error("ddl.intents_wait error=%s", error)
+        for pending in batch:
+            if pending.is_forced:
+                pending.done.set_exception(_cannot_be_written(error))
+            else:
+                self._soon.extend(pending.rows)
+                pending.done.set_result(None)
+
     def _commit(self, rows: list[_Row], is_forced: bool) -> None:
         """One transaction, on any thread. It takes along what is to be written soon; if it fails, that waits
         for the next one."""
+        try:
+            self._commit_once(rows, is_forced)
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_FULL:
+                raise
+            with self._spare():
+                self._commit_once(rows, is_forced)
+
+    def _commit_once(self, rows: list[_Row], is_forced: bool) -> None:
         with self._lock:
             due: list[_Row] = []
             while self._soon:
@@ -290,5 +333,19 @@ def _finish_row(key: IntentKey, status: ExecutionStatus) -> _Row:
     return _FINISH, (status.code, encode_bytes(status.message), key.queue, key.entry, key.czxid)
 
 
-def _cannot_be_written(error: sqlite3.Error) -> Corrupt:
-    return Corrupt(f"The intent record cannot be written: {error}.")
+def _is_passing(error: Exception) -> bool:
+    """Whether the same may succeed later."""
+    code = getattr(error, "sqlite_errorcode", None)
+    return code is not None and code & 0xFF in _PASSING
+
+
+def _cannot_be_written(error: Exception) -> OnclusterError:
+    message = f"The intent record cannot be written: {error}."
+    if not _is_passing(error):
+        return Corrupt(message)
+    is_full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+    return Unavailable(
+        message,
+        code=Code.NOT_ENOUGH_SPACE if is_full else Code.STD_EXCEPTION,
+        hint="Make room on the disk of the node." if is_full else "Look at the disk of the node.",
+    )

@@ -69,15 +69,16 @@ class Node:
         pool = await opening
         await _check_profiles(config, pool)
         wiring = Wiring(self._config_file, env=env, directory=directory, pool=pool, stack=self._stack)
-        self.http = await wiring.start()
-        directory.announce(
-            {
-                "host_name": config.host_name,
-                "http_port": self.http.http_port,
-                "https_port": self.http.https_port,
-                "version": pool.version,
-            }
-        )
+        with pool.disk_reserve.lent():
+            self.http = await wiring.start()
+            directory.announce(
+                {
+                    "host_name": config.host_name,
+                    "http_port": self.http.http_port,
+                    "https_port": self.http.https_port,
+                    "version": pool.version,
+                }
+            )
         log.info(
             "node.ready http=%s:%d host=%s path=%s clickhouse=%s start_ms=%d",
             config.listen_host,

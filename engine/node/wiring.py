@@ -213,7 +213,7 @@ class Wiring:
             waits=self._waits,
         )
         self._stack.push_async_callback(executor.close)
-        intents = SqliteIntentStore(directory.intents_file)
+        intents = SqliteIntentStore(directory.intents_file, spare=pool.disk_reserve.lent)
         self._stack.push_async_callback(intents.close)
         return NodeQueues(
             config,

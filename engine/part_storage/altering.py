@@ -145,14 +145,14 @@ class Alterer:
         reset = [name for name, value in visible.items() if value is None]
         table = self._state.table.quoted
         if changed:
-            connection.execute(f"ALTER TABLE {table} MODIFY SETTING {', '.join(changed)}")
+            connection.define(f"ALTER TABLE {table} MODIFY SETTING {', '.join(changed)}")
         if reset:
-            connection.execute(f"ALTER TABLE {table} RESET SETTING {', '.join(reset)}")
+            connection.define(f"ALTER TABLE {table} RESET SETTING {', '.join(reset)}")
         self._scratch.forget_definition()
 
     def apply_comment(self, connection: Connection, comment: str) -> None:
         """See `PartStore.apply_comment`."""
-        connection.execute(f"ALTER TABLE {self._state.table.quoted} MODIFY COMMENT {quote_string(comment)}")
+        connection.define(f"ALTER TABLE {self._state.table.quoted} MODIFY COMMENT {quote_string(comment)}")
         self._scratch.forget_definition()
 
     def _run(self, connection: Connection, step: AlterStep) -> None:
@@ -161,12 +161,12 @@ class Alterer:
         stale = self._stale(step.added)
         effect = Effect.RENAMES if stale else step.effect
         if effect is Effect.NOTHING or not self._state.active:
-            connection.execute(f"{statement}, mutations_sync = 2, alter_sync = 2")
+            connection.define(f"{statement}, mutations_sync = 2, alter_sync = 2")
             return
         self._remember(effect, stale)
         try:
             if effect is Effect.RENAMES:
-                connection.execute(f"{statement}, mutations_sync = 2, alter_sync = 2")
+                connection.define(f"{statement}, mutations_sync = 2, alter_sync = 2")
             else:
                 self._run_without_mutations(connection, f"{statement}, mutations_sync = 0, alter_sync = 0")
         finally:
@@ -176,7 +176,7 @@ class Alterer:
         table = self._state.table.quoted
         connection.execute(f"SYSTEM STOP MERGES {table}")
         try:
-            connection.execute(statement)
+            connection.define(statement)
             self._kill_mutations(connection)
         finally:
             connection.execute(f"SYSTEM START MERGES {table}")
@@ -258,7 +258,7 @@ class Alterer:
         here = parse_definition(self._scratch.create_text(connection)).columns.by_name
         commands = [f"CLEAR COLUMN {quote_identifier(name)}" for name in stale if name in here]
         if commands:
-            connection.execute(
+            connection.define(
                 f"ALTER TABLE {self._state.table.quoted} {', '.join(commands)} SETTINGS mutations_sync = 2"
             )
 

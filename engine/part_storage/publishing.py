@@ -57,7 +57,6 @@ from engine.part_storage.workers import Connection, Workers
 from engine.replication.part_checksums import PartDiffers
 from engine.replication.part_name import PartName
 from engine.replication.part_store import Fate, Part, PartsBroken
-from engine.storage import DiskReserve
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +95,7 @@ class Publisher:
         self._merged = merged
         self._producer = producer
         self._workers = workers
-        self._reserve = DiskReserve(state.pool_path)
+        self._reserve = workers.pool.disk_reserve
 
     def publish(self, connection: Connection, changes: Sequence[Change]) -> None:
         """`PartStore.publish` for each of `changes`, which concern different parts.

@@ -88,7 +88,7 @@ def _hold_settings(connection: Connection, state: TableState, scratch: ScratchTa
     here = settings_of(scratch.create_text(connection))
     missing = [f"{name} = {value}" for name, value in HIDDEN_SETTINGS.items() if here.get(name) != value]
     if missing:
-        connection.execute(f"ALTER TABLE {state.table.quoted} MODIFY SETTING {', '.join(missing)}")
+        connection.define(f"ALTER TABLE {state.table.quoted} MODIFY SETTING {', '.join(missing)}")
         scratch.forget_definition()
 
 

@@ -40,6 +40,7 @@ from engine.replication.part_checksums import (
 from engine.replication.part_header import PartHeader
 from engine.replication.part_name import PartName
 from engine.replication.part_store import Part, PartFile
+from engine.storage.layout import KEPT_BYTES
 
 _CHUNK_BYTES = 1 << 20
 _MAX_HELD_BYTES = 2 << 20
@@ -144,7 +145,7 @@ class Incoming:
 
     def have_room(self, size_bytes: int) -> None:
         """See `IncomingPart.have_room`."""
-        free = shutil.disk_usage(self._state.staged_root).free
+        free = max(0, shutil.disk_usage(self._state.staged_root).free - KEPT_BYTES)
         if size_bytes > free:
             raise SqlError(
                 Code.NOT_ENOUGH_SPACE,

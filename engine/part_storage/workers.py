@@ -23,7 +23,7 @@ from weakref import WeakKeyDictionary
 from engine.errors import Code, OnclusterError, SqlError
 from engine.names import quote_identifier
 from engine.part_storage.merge_stop import MergeStop
-from engine.storage import ChdbPool
+from engine.storage import ChdbPool, DiskReserve
 from engine.storage.chdb_pool import ReservedThreads
 from engine.storage.errors import sql_error
 from engine.storage.layout import private_directory
@@ -90,8 +90,9 @@ class Length(enum.Enum):
 class Connection:
     """A connection to chDB on a worker thread. Every failure is a SqlError."""
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Any, reserve: DiskReserve) -> None:
         self._connection = connection
+        self._reserve = reserve
         self.execute(set_statement(_SETTINGS))
 
     def execute(self, sql: str) -> None:
@@ -99,6 +100,12 @@ class Connection:
             self._connection.query(sendable(sql), "Null")
         except RuntimeError as error:
             raise sql_error(str(error)) from None
+
+    def define(self, sql: str) -> None:
+        """As `execute`, for a change of what chDB keeps of a table or a database; else a full disk ends it.
+        Raises SqlError 243 before anything has changed where the disk has no room."""
+        with self._reserve.for_definition(len(sql)):
+            self.execute(sql)
 
     def execute_with(self, settings: Mapping[str, str], sql: str) -> None:
         """Run a statement under settings, of those that the connection has others for. Behind its text they
@@ -266,14 +273,14 @@ class Workers:
     def _connection(self) -> Connection:
         connection: Connection | None = getattr(self._local, "connection", None)
         if connection is None:
-            connection = self._local.connection = Connection(self.pool.connect())
+            connection = self._local.connection = Connection(self.pool.connect(), self.pool.disk_reserve)
             with self._lock:
                 self._connections.append(connection)
                 is_first = len(self._connections) == 1
             if is_first:
                 for left in (private_directory(self.pool.path) / "staged").glob(f"{PLAIN_KEY_PREFIX}*"):
                     shutil.rmtree(left, ignore_errors=True)
-                connection.execute(
+                connection.define(
                     f"CREATE DATABASE IF NOT EXISTS {quote_identifier(SCRATCH_DATABASE)} ENGINE = Memory"
                 )
         return connection

@@ -63,6 +63,7 @@ class ChdbPool:
         self.idle = IdleConnections()
         """Connections of INSERTs and SELECTs that are over."""
         self._unfinished: set[asyncio.Task[None]] = set()
+        self.disk_reserve = DiskReserve(path)
 
     @classmethod
     async def open(
@@ -79,11 +80,11 @@ class ChdbPool:
         else chDB cannot do.
         """
         pool = cls(path, max_running=max_running, env=env or SystemEnv())
-        connection_string = prepare(path, settings or ChdbSettings(), pool.env)
-        set_orphans_aside(path)
-        DiskReserve(path).take()
         try:
-            await pool.control(lambda: pool._start(connection_string))
+            with pool.disk_reserve.lent():
+                connection_string = prepare(path, settings or ChdbSettings(), pool.env)
+                set_orphans_aside(path)
+                await pool.control(lambda: pool._start(connection_string))
         except SqlError as error:
             pool._threads.shutdown(wait=False)
             pool._readers.shutdown(wait=False)
@@ -266,6 +267,10 @@ class ReservedThreads:
     @property
     def idle(self) -> IdleConnections:
         return self._pool.idle
+
+    @property
+    def disk_reserve(self) -> DiskReserve:
+        return self._pool.disk_reserve
 
     def connect(self) -> Any:
         return self._pool.connect()

@@ -111,7 +111,8 @@ class ChdbSession:
             text = sendable(sql + clause) if isinstance(sql, str) else sql
             if may_be_several and connection.classify_query(text)["statement_count"] > 1:
                 raise SqlError(Code.SYNTAX_ERROR, "Syntax error (Multi-statements are not allowed)")
-            return _result(connection.query(text, format, params=dict(params)))
+            with self._pool.disk_reserve.for_statement(sql):
+                return _result(connection.query(text, format, params=dict(params)))
 
         async with self._lock:
             return await self._run(

@@ -28,6 +28,9 @@ from xml.sax.saxutils import escape
 
 from engine.env import Env
 
+KEPT_BYTES = 4 << 20
+"""Of the disk, for definitions: see `disk_reserve`."""
+
 LOCAL_DATABASE = "_local"
 """chDB's own database over files, detached after start."""
 
@@ -124,6 +127,9 @@ def _server(own: Path, settings: ChdbSettings) -> str:
     <fsync_after_insert>{fsync}</fsync_after_insert>
     <fsync_part_directory>{fsync}</fsync_part_directory>
   </merge_tree>
+  <storage_configuration><disks><default>
+    <keep_free_space_bytes>{KEPT_BYTES}</keep_free_space_bytes>
+  </default></disks></storage_configuration>
   <background_pool_size>2</background_pool_size>
   <background_move_pool_size>1</background_move_pool_size>
   <background_fetches_pool_size>1</background_fetches_pool_size>

@@ -100,7 +100,8 @@ class ChdbExecutor:
                 steps.record([self._digest_now(of_step or ()) for of_step in tables])
                 for step in taken:
                     check_statement(step.statement, step.execution.sql)
-                    connection.query(sendable(step.execution.sql), "Null")
+                    with self._threads.disk_reserve.for_statement(step.execution.sql):
+                        connection.query(sendable(step.execution.sql), "Null")
                     if not steps.done():
                         return
         except RuntimeError as error:

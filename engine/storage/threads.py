@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
+from engine.storage.disk_reserve import DiskReserve
 from engine.storage.idle_connections import IdleConnections
 from engine.storage.job import Job
 
@@ -16,6 +17,9 @@ class Threads(Protocol):
 
     @property
     def idle(self) -> IdleConnections: ...
+
+    @property
+    def disk_reserve(self) -> DiskReserve: ...
 
     def connect(self) -> Any: ...
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import sqlite3
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +14,8 @@ import pytest
 
 from engine.ddl.intents import Intent, IntentKey, SqliteIntentStore
 from engine.ddl.status import ExecutionStatus
-from engine.errors import Corrupt
+from engine.errors import Code, Corrupt, Unavailable
+from tests.small_disk import small_disk
 
 KEY = IntentKey("/queue", "query-0000000001", 17)
 INTENT = Intent(KEY, "h:9000", "abc", "d.t", '{"objects":[]}')
@@ -114,3 +118,61 @@ async def test_whoever_waits_for_a_write_is_told_of_any_error(tmp_path: Path) ->
     await store.begin(INTENT)
     await store.close()
     assert await reopened(tmp_path / "i.db") == {KEY: INTENT}
+
+
+@pytest.mark.slow
+async def test_a_full_disk_lets_nothing_begin_and_keeps_outcomes_for_later(tmp_path: Path) -> None:
+    """1. `begin`. 2. The disk is full: `begin` of another is refused; an outcome, and what is to be
+    forgotten, wait. 3. There is room: the next `begin` takes them along."""
+    first, other, later = (replace(INTENT, key=replace(KEY, entry=f"query-{n:010}")) for n in range(3))
+    with small_disk(tmp_path) as disk:
+        store = SqliteIntentStore(disk.place / "i.db")
+        await store.begin(first)
+        await store.begin(other)
+        disk.fill()
+        await fill_the_log(store)
+        with pytest.raises(Unavailable) as refused:
+            await store.begin(later)
+        assert refused.value.code == Code.NOT_ENOUGH_SPACE and refused.value.hint
+        with pytest.raises(Unavailable):
+            store.begin_now(later)
+        await store.finish(first.key, ExecutionStatus())
+        await store.forget([other.key])
+        assert await store.load("/queue") == {first.key: first, other.key: other}
+        disk.empty()
+        store.begin_now(later)
+        assert await store.load("/queue") == {
+            first.key: replace(first, status=ExecutionStatus()),
+            later.key: later,
+        }
+        await store.close()
+
+
+async def fill_the_log(store: SqliteIntentStore) -> None:
+    """Until SQLite has no room left in the files that it has."""
+    with contextlib.suppress(Unavailable):
+        for number in itertools.count():
+            await store.begin(replace(INTENT, key=replace(KEY, queue="/other", czxid=number)))
+
+
+@pytest.mark.slow
+async def test_a_full_disk_with_a_spare_lets_statements_begin(tmp_path: Path) -> None:
+    with small_disk(tmp_path) as disk:
+        lent = 0
+
+        @contextlib.contextmanager
+        def spare() -> Iterator[None]:
+            nonlocal lent
+            lent += 1
+            disk.fill(but_for=1 << 20)
+            yield
+            disk.fill()
+
+        store = SqliteIntentStore(disk.place / "i.db", spare=spare)
+        disk.fill()
+        begun = 0
+        while lent < 2:
+            await store.begin(replace(INTENT, key=replace(KEY, czxid=begun)))
+            begun += 1
+        assert len(await store.load("/queue")) == begun
+        await store.close()

@@ -11,10 +11,12 @@ import pytest
 from engine.config.model import DistributedDdl
 from engine.ddl.entry import DDLLogEntry
 from engine.ddl.executor import Execution
+from engine.ddl.intents import Intent
 from engine.ddl.outcome import HostState
 from engine.ddl.status import ExecutionStatus
-from engine.errors import SqlError
+from engine.errors import Code, SqlError, Unavailable
 from engine.names import TableName, entry_name
+from engine.testing.ddl_process import ModelIntentStore
 from tests.unit.ddl_support import Bench, host, listen, run, status_on
 
 CREATE = "CREATE TABLE d.t ON CLUSTER c (a Int8) ENGINE = MergeTree"
@@ -84,6 +86,31 @@ def test_any_other_error_is_final(code: int) -> None:
         await bench.env.sleep(60)
         assert (status.hosts[0].state, status.hosts[0].code) == (HostState.FAILED, code)
         assert len(calls) == 1
+
+    run(main, "a")
+
+
+def test_what_cannot_be_recorded_as_begun_is_begun_when_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main(bench: Bench) -> None:
+        is_full = True
+        really_begin = ModelIntentStore.begin
+
+        async def begin(store: ModelIntentStore, intent: Intent) -> None:
+            if is_full:
+                raise Unavailable("The intent record cannot be written.", code=Code.NOT_ENOUGH_SPACE)
+            await really_begin(store, intent)
+
+        monkeypatch.setattr(ModelIntentStore, "begin", begin)
+        bench.start("a")
+        calls = listen(bench, "a")
+        submissions = [await bench.submit(CREATE.replace("d.t", f"d.{name}"), name) for name in ("t1", "t2")]
+        entries = [submission.entry for submission in submissions]
+        await bench.env.sleep(60)
+        assert [await status_on(bench, entry, "a") for entry in entries] == [None, None] and not calls
+        is_full = False
+        await bench.env.sleep(20)
+        assert [await status_on(bench, entry, "a") for entry in entries] == [ExecutionStatus()] * 2
+        assert len(bench.databases["a"].effects) == 2
 
     run(main, "a")
 

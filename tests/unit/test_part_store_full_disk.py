@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -14,44 +11,21 @@ from engine.errors import Code, SqlError
 from engine.part_storage import ChdbPartStore
 from engine.replication.part_store import MergeOptions, PartFile
 from engine.storage import ChdbPool
+from engine.storage.layout import KEPT_BYTES
+from tests.small_disk import SmallDisk, small_disk
 from tests.unit.part_store_support import add, insert, named, opened, rows, texts
 
 pytestmark = pytest.mark.slow
 
 CREATE = "CREATE TABLE t (k UInt64, v String CODEC(NONE)) ENGINE = MergeTree PARTITION BY k % 2 ORDER BY k"
 PAGE_BYTES = 4096
-
-
-class SmallDisk:
-    """A file system of 40 MiB, with a file that fills it."""
-
-    def __init__(self, place: Path) -> None:
-        self.place = place
-        self._filling = place / "filling"
-
-    def fill(self, *, but_for: int = 0) -> None:
-        self._filling.unlink(missing_ok=True)
-        descriptor = os.open(self._filling, os.O_CREAT | os.O_WRONLY)
-        free = shutil.disk_usage(self.place).free
-        os.posix_fallocate(descriptor, 0, free - but_for)
-        os.close(descriptor)
-
-    def empty(self) -> None:
-        self._filling.unlink(missing_ok=True)
+KEPT_PAGES = KEPT_BYTES // PAGE_BYTES
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[SmallDisk]:
-    if os.geteuid() != 0 or shutil.which("mount") is None:
-        pytest.skip("a small file system can be mounted by root only")
-    command = ["mount", "-t", "tmpfs", "-o", "size=40m", "tmpfs", str(tmp_path)]
-    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
-    if mounted.returncode != 0:
-        pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.strip()}")
-    try:
-        yield SmallDisk(tmp_path)
-    finally:
-        subprocess.run(["umount", "-l", str(tmp_path)], check=False)
+    with small_disk(tmp_path) as disk:
+        yield disk
 
 
 async def test_what_makes_room_is_possible_and_what_takes_room_says_so(disk: SmallDisk) -> None:
@@ -114,7 +88,17 @@ async def test_wherever_the_disk_ends_a_swap_is_made_or_has_changed_nothing(disk
             await add(pool, store, f"SELECT {2 * number}, 'x'", f"0_{number}_{number}_0")
         await store.merge(named("0_0_0_0", "0_1_1_0"), named("0_0_1_1")[0], MergeOptions())
         made = 0
-        for pages in (0, 1, 2, 3, 4, 5, 6, 8, *range(252, 270, 2)):  # chDB wants a whole MiB
+        for pages in (
+            0,
+            1,
+            2,
+            3,
+            4,
+            5,
+            6,
+            8,
+            *range(KEPT_PAGES + 252, KEPT_PAGES + 270, 2),
+        ):  # chDB wants a whole MiB
             if made := await swap(pool, store, pages):
                 break
             assert texts(store.active) == ["0_0_0_0", "0_1_1_0", "0_2_2_0"], f"{pages} pages"

@@ -65,7 +65,7 @@ from engine.replication.replica.queue import ReplicaQueue
 from engine.replication.replicated_table import ReplicatedTable
 from engine.replication.settings import ReplicatedSettings
 from engine.sql import Statement, StatementKind, parse_statement
-from engine.storage import ChdbPool, DiskReserve
+from engine.storage import ChdbPool
 from engine.storage.layout import private_directory
 from engine.storage.local_executor import ChdbExecutor
 from engine.storage.statement_text import InsertText
@@ -115,7 +115,7 @@ class ReplicatedNode:
             factory=TableMaker(self, pool=pool, env=env, holder=holder, identity=identity),
             server_uuid=identity.server_uuid,
             on_change=self._graph.changed,
-            reserve=DiskReserve(pool.path),
+            reserve=pool.disk_reserve,
         )
         feeders = FeederGuard(self.tables, self._graph)
         self.life.check_new_name = feeders.check_new_table
