@@ -67,6 +67,14 @@ SELECT count() FROM events_d AS a LEFT JOIN events_d AS b ON a.id = b.id + 1 PRE
 SELECT count(), sum(price) FROM events_d WITH TOTALS
 SELECT count() FROM events_d WHERE id > 9000 WITH TOTALS HAVING count() > 1
 SELECT city, count() AS c, max(id) FROM events_d WHERE note < unhex('ff00') GROUP BY city ORDER BY c, city
+SELECT id FROM events_d WHERE toLowCardinality(1) AND id < toLowCardinality(3) ORDER BY id
+SELECT max(toFixedString('a', 300)), max(toLowCardinality(5)), any([toLowCardinality(1)]) FROM events_d
+SELECT sum(id::LowCardinality(UInt64)) FROM events_d SETTINGS allow_suspicious_low_cardinality_types = 1
+SELECT max([toDateTime64(id, 3, 'UTC')]::String) FROM events_d SETTINGS date_time_output_format = 'iso'
+SELECT max('{"a":1}'::JSON::String || id) FROM events_d SETTINGS output_format_json_quote_64bit_integers = 1
+SELECT max(('{"a.b":' || id || '}')::JSON::String) FROM events_d SETTINGS json_type_escape_dots_in_keys = 1
+SELECT max(throwIf(id > 9000, 'x', 7::Int16)) FROM events_d SETTINGS allow_custom_error_code_in_throwif = 1
+SELECT max(city), max(note) FROM events_d SETTINGS input_format_native_decode_types_in_binary_format = 1
 """
 
 

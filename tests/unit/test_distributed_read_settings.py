@@ -10,14 +10,35 @@ from engine.node.distributed.read_settings import forwarded, spread_of
 
 def test_what_changes_the_meaning_of_an_expression_goes_to_the_shards() -> None:
     settings = {"session_timezone": "Asia/Tokyo", "final": "1", "max_threads": "2", "transform_null_in": ""}
-    assert forwarded(settings) == "&final=1&session_timezone=Asia%2FTokyo"
-    assert forwarded({"max_block_size": "1", "output_format_json_quote_64bit_integers": "1"}) == ""
-    assert forwarded({"bool_true_representation": "ja"}) == "&bool_true_representation=ja"
-    assert forwarded({"max_rows_to_read": "9", "read_overflow_mode": "break"}) == (
+    assert forwarded(settings, "") == "&final=1&session_timezone=Asia%2FTokyo"
+    assert forwarded({"max_block_size": "1"}, "") == ""
+    assert forwarded({"bool_true_representation": "ja"}, "") == "&bool_true_representation=ja"
+    assert forwarded({"max_rows_to_read": "9", "read_overflow_mode": "break"}, "") == (
         "&max_rows_to_read=9&read_overflow_mode=break"
     )
-    assert forwarded({"max_rows_to_read": "0", "read_overflow_mode_leaf": "throw"}) == "", "what is no limit"
-    assert forwarded({"use_variant_as_common_type": "0"}) == "&use_variant_as_common_type=0"
+    assert forwarded({"max_rows_to_read": "0", "read_overflow_mode_leaf": "throw"}, "") == "", (
+        "what is no limit"
+    )
+    assert forwarded({"use_variant_as_common_type": "0"}, "") == "&use_variant_as_common_type=0"
+
+
+def test_how_values_become_text_goes_where_something_is_converted() -> None:
+    """Drivers say it with every request, and a user with `readonly = 1` refuses settings."""
+    settings = {"output_format_json_quote_64bit_integers": "1"}
+    assert forwarded(settings, "SELECT max(id), length(name) FROM t WHERE city = 'Rome'") == ""
+    for text in (
+        "toString(t.js)",
+        "CAST(t.js, 'String')",
+        "concat(t.js, 'x')",
+        "t.a || t.js",
+        "t.js::String",
+    ):
+        assert forwarded(settings, f"SELECT {text} FROM t") == "&output_format_json_quote_64bit_integers=1"
+
+
+def test_shards_write_types_as_they_are_read() -> None:
+    settings = {"input_format_native_decode_types_in_binary_format": "1"}
+    assert forwarded(settings, "") == "&output_format_native_encode_types_in_binary_format=1"
 
 
 def refusal(settings: dict[str, str], sql: str = "SELECT 1 FROM @", shards: int = 2) -> int:

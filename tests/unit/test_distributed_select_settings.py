@@ -175,6 +175,17 @@ def test_a_setting_that_changes_what_an_expression_says_changes_it_for_the_rows_
     assert world.ask(sql) == world.bench.ask(sql)
 
 
+def test_tables_have_types_that_are_younger_than_what_compatibility_asks_for(world: World) -> None:
+    text = "CREATE TABLE timed (id UInt64, t Time64(3)) ENGINE = "
+    for database in ("one", "s1", "s2", "s3"):
+        world.bench.ask(f"{text} MergeTree ORDER BY id", database)
+        world.bench.ask("INSERT INTO timed SELECT number, toTime64(number, 3) FROM numbers(2)", database)
+    world.ask(f"{text} Distributed(c, '', timed)")
+    sql = "SELECT max(t) AS m FROM timed WHERE id > 0 SETTINGS compatibility = '24.3'"
+    assert world.ask(sql) == world.bench.ask(sql)
+    world.ask("DROP TABLE timed SYNC")
+
+
 @pytest.mark.parametrize("kind", ["alias", "materialized"])
 def test_an_asterisk_may_stand_for_hidden_columns_too(world: World, kind: str) -> None:
     world.ask(

@@ -159,6 +159,10 @@ class RemoteSelect:
         return structure_of(tuple(column for _, column in self.columns))
 
 
+IS_CHECKED = re.compile(
+    r"FixedString\(\d{3,}\)|Variant\(|Nullable\(Tuple\(|\bTime(?:64\(|\b)|LowCardinality\((?!(?:Nullable\()?(?:String\)|FixedString\())"
+)
+"""A type that chDB may refuse where a user says it: in CREATE, CAST, and the structure of `url()`."""
 _IS_NULLABLE = re.compile(r"(?:SimpleAggregateFunction\(\w+, )?Nullable\(")
 
 

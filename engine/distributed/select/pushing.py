@@ -17,11 +17,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.distributed.select import clauses
-from engine.distributed.select.model import ALIAS_PLACE, RemoteSelect, SourceColumn, names
+from engine.distributed.select.model import ALIAS_PLACE, IS_CHECKED, RemoteSelect, SourceColumn, names
 from engine.distributed.select.query_tree import Node, QueryTree
 from engine.distributed.select.template import Slot
 from engine.names import quote_identifier
 from engine.sql.cursor import Cursor
+from engine.sql.edit import Edit, apply_edits
 
 SAFE = names(
     "equals notEquals less greater lessOrEquals greaterOrEquals and or not xor in notIn isNull isNotNull "
@@ -144,7 +145,24 @@ def remote_text(text: str, alias: str, columns: Sequence[SourceColumn]) -> str:
         if column.value
         for name in (column.name, quote_identifier(column.name))
     ]
-    return clauses.replaced(text, [*values, (("_CAST", "("), "CAST(")])
+    return _with_casts(clauses.replaced(text, values))
+
+
+def _with_casts(text: str) -> str:
+    """`_CAST` of ClickHouse's own text becomes CAST, which every server knows, but where CAST would refuse
+    the type, as that of the constant `toLowCardinality(1)`."""
+    if "_CAST" not in text:
+        return text
+    cursor = Cursor(text)
+    edits = []
+    for at, token in enumerate(cursor.tokens):
+        if token.text != "_CAST" or cursor.words[at + 1 : at + 2] != ["("]:
+            continue
+        cursor.at = at + 1
+        cursor.skip_brackets()
+        if not IS_CHECKED.search(cursor.tokens[cursor.at - 2].text):
+            edits.append(Edit(token.start, token.end, "CAST"))
+    return apply_edits(text, edits)
 
 
 def _expressions(alias: str, columns: tuple[SourceColumn, ...]) -> tuple[tuple[str, SourceColumn], ...]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from engine.distributed.select import Analysis
+from engine.distributed.select import IS_CHECKED, Analysis
 from engine.node.statement import Asked
 from engine.part_storage import LIKE_ONE_THAT_IS_THERE
 
@@ -16,9 +16,6 @@ _FOR_ONE_ROW = {"output_format_parallel_formatting": "0"}
 """It starts threads, which pay for many rows only."""
 _MOST_WAITING = 64
 _PASTE_JOIN = re.compile(r"\bPASTE\s+JOIN\b", re.IGNORECASE)
-_MAY_BE_REFUSED = re.compile(
-    r"FixedString\(\d{3,}\)|Variant\(|LowCardinality\((?!(?:Nullable\()?(?:String\)|FixedString\())"
-)
 _DROPS_SORTING = "query_plan_remove_redundant_sorting"
 _ALSO = {
     "use_query_cache": ("query_cache_nondeterministic_function_handling", "ignore"),
@@ -34,7 +31,7 @@ run, and not kept. Rows that are read in the order of ORDER BY beside those of `
 def with_types(asked: Asked, types: Iterable[str]) -> Asked:
     """The request that may read columns of these types: chDB checks them like those of a CREATE where it is
     told what shards answer, and whoever made the table was asked."""
-    if not any(map(_MAY_BE_REFUSED.search, types)):
+    if not any(map(IS_CHECKED.search, types)):
         return asked
     return replace(asked, settings={**asked.settings, **LIKE_ONE_THAT_IS_THERE})
 

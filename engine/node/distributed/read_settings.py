@@ -7,6 +7,7 @@ a setting is never left out silently.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from engine.distributed.select import USUAL, Merging, Spread
@@ -19,12 +20,16 @@ _FORWARDED = frozenset(
     {
         "additional_table_filters",
         "aggregate_functions_null_for_empty",
+        "allow_custom_error_code_in_throwif",
         "allow_experimental_hash_functions",
         "allow_experimental_nlp_functions",
         "allow_lossy_numeric_supertype",
         "allow_nonconst_timezone_arguments",
+        "allow_suspicious_fixed_string_types",
+        "allow_suspicious_low_cardinality_types",
         "allow_suspicious_types_in_group_by",
         "allow_suspicious_types_in_order_by",
+        "allow_suspicious_variant_types",
         "apply_deleted_mask",
         "apply_mutations_on_fly",
         "apply_patch_parts",
@@ -51,10 +56,12 @@ _FORWARDED = frozenset(
         "formatdatetime_f_prints_single_zero",
         "formatdatetime_format_without_leading_zeros",
         "formatdatetime_parsedatetime_m_is_month_name",
+        "function_base58_max_input_size",
         "function_date_trunc_return_type_behavior",
         "function_json_value_return_type_allow_complex",
         "function_json_value_return_type_allow_nullable",
         "function_locate_has_mysql_compatible_argument_order",
+        "function_range_max_elements_in_block",
         "function_visible_width_behavior",
         "functions_h3_default_if_invalid",
         "geo_distance_returns_float64_on_float64_arguments",
@@ -74,6 +81,7 @@ _FORWARDED = frozenset(
         "regexp_max_matches_per_row",
         "select_sequential_consistency",
         "session_timezone",
+        "short_circuit_function_evaluation",
         "splitby_max_substrings_includes_remaining_string",
         "transform_null_in",
         "type_json_allow_duplicated_key_with_literal_and_nested_object",
@@ -89,6 +97,57 @@ _FORWARDED = frozenset(
     }
 )
 """ClickHouse passes on everything that was changed; servers of another version do not know everything."""
+
+_OF_CONVERSIONS = frozenset(
+    {
+        "allow_simdjson",
+        "date_time_64_output_format_cut_trailing_zeros_align_to_groups_of_thousands",
+        "date_time_input_format",
+        "date_time_output_format",
+        "input_format_json_defaults_for_missing_elements_in_named_tuple",
+        "input_format_json_ignore_unknown_keys_in_named_tuple",
+        "input_format_json_infer_array_of_dynamic_from_array_of_different_types",
+        "input_format_json_infer_incomplete_types_as_strings",
+        "input_format_json_map_as_array_of_tuples",
+        "input_format_json_max_depth",
+        "input_format_json_named_tuples_as_objects",
+        "input_format_json_read_arrays_as_strings",
+        "input_format_json_read_bools_as_numbers",
+        "input_format_json_read_bools_as_strings",
+        "input_format_json_read_numbers_as_strings",
+        "input_format_json_read_objects_as_strings",
+        "input_format_json_throw_on_bad_escape_sequence",
+        "input_format_json_try_infer_named_tuples_from_objects",
+        "input_format_json_try_infer_numbers_from_strings",
+        "input_format_json_use_string_type_for_ambiguous_paths_in_named_tuples_inference_from_objects",
+        "input_format_try_infer_dates",
+        "input_format_try_infer_datetimes",
+        "input_format_try_infer_datetimes_only_datetime64",
+        "input_format_try_infer_exponent_floats",
+        "input_format_try_infer_integers",
+        "input_format_try_infer_variants",
+        "interval_output_format",
+        "json_type_escape_dots_in_keys",
+        "output_format_always_write_decimal_point_in_float_and_decimal",
+        "output_format_decimal_trailing_zeros",
+        "output_format_float_precision",
+        "output_format_json_escape_forward_slashes",
+        "output_format_json_map_as_array_of_tuples",
+        "output_format_json_named_tuples_as_objects",
+        "output_format_json_quote_64bit_floats",
+        "output_format_json_quote_64bit_integers",
+        "output_format_json_quote_decimals",
+        "output_format_json_quote_denormals",
+        "output_format_json_skip_null_value_in_named_tuples",
+        "output_format_json_validate_utf8",
+        "output_format_trim_fixed_string",
+    }
+)
+"""How values become text and text becomes values, which also functions go by. Drivers set some of them with
+every request, and a user with `readonly = 1` refuses settings: so they go where something is converted."""
+_CONVERTS = re.compile(r"\b(?:_?CAST|concat|JSON|to[A-Z]|parse|accurateCast|format)\w*\(|::|\|\|", re.ASCII)
+_READS_NATIVE_WITH = "input_format_native_decode_types_in_binary_format"
+_WRITES_NATIVE_WITH = "output_format_native_encode_types_in_binary_format"
 
 _NO_LIMITS = frozenset(
     (f"{name}{leaf}", value)
@@ -122,17 +181,21 @@ _CLAUSES = frozenset(
 )
 
 
-def forwarded(settings: Mapping[str, str]) -> str:
-    """What goes into a shard's URL, with `&` before each; empty for nothing."""
-    return "".join(f"&{name}={quote_for_url(value)}" for name, value in sorted(of_shards(settings).items()))
+def forwarded(settings: Mapping[str, str], select: str) -> str:
+    """What goes into a shard's URL with what it is asked, with `&` before each; empty for nothing."""
+    found = of_shards(settings, select)
+    if settings.get(_READS_NATIVE_WITH):
+        found[_WRITES_NATIVE_WITH] = settings[_READS_NATIVE_WITH]
+    return "".join(f"&{name}={quote_for_url(value)}" for name, value in sorted(found.items()))
 
 
-def of_shards(settings: Mapping[str, str]) -> dict[str, str]:
-    """Those that hold on the shards."""
+def of_shards(settings: Mapping[str, str], select: str) -> dict[str, str]:
+    """Those that hold on the shards for `select`."""
+    names = _FORWARDED | _OF_CONVERSIONS if _CONVERTS.search(select) else _FORWARDED
     return {
         name: value
         for name, value in settings.items()
-        if name in _FORWARDED and value and (name, value) not in _NO_LIMITS
+        if name in names and value and (name, value) not in _NO_LIMITS
     }
 
 
@@ -182,7 +245,7 @@ def _place(words: Sequence[str], at: int) -> str:
             while words[before - 1] in _JOIN_WORDS:
                 before -= 1
             return "GLOBAL" if words[before - 1] == "GLOBAL" else "LOCAL"
-        if words[before] == "," and _is_from(words, before):
+        if words[before] == "," and is_between_tables(words, before):
             return "LOCAL"
         at = _bracket_around(words, at)
     return ""
@@ -198,7 +261,7 @@ def _bracket_around(words: Sequence[str], at: int) -> int:
     return 0
 
 
-def _is_from(words: Sequence[str], comma: int) -> bool:
+def is_between_tables(words: Sequence[str], comma: int) -> bool:
     """Whether the comma stands between tables."""
     depth = 0
     for i in range(comma - 1, -1, -1):

@@ -173,7 +173,7 @@ class ShardReader:
         mark = depth_mark(self.depth + 1)
         text = f"{mark} {ONE_ROW if select.has_one_row else ''}{sql}"
         filters = self._filters(peer, select, sources)
-        settings = forwarded({**self.settings, **filters})
+        settings = forwarded({**self.settings, **filters}, sql)
         parameters = f"{settings}{self.place.url_parameters}&query={quote_for_url(text)}"
         url = f"{peer.url}/?default_format=Native{parameters}"
         if len(url) > MAX_URL_BYTES:
@@ -200,7 +200,7 @@ class ShardReader:
         return reading
 
     def _note_to_read(self, peer: Peer | None, sql: str, filters: Mapping[str, str] | None = None) -> None:
-        there = {**of_shards(self.settings), **self.place.parameters, **(filters or {})}
+        there = {**of_shards(self.settings, sql), **self.place.parameters, **(filters or {})}
         noted = ToRead.of(self.settings, peer, sql, self.current_database, there)
         if noted is not None:
             self.failover.to_read.add(noted)
