@@ -371,10 +371,7 @@ def test_only_the_shards_that_can_have_rows_are_asked(world: World) -> None:
     ("sql", "value"),
     [
         ("SELECT city, count() c FROM events GROUP BY city WITH TOTALS HAVING c IN (SELECT 1)", "1"),
-        ("SELECT city, dictGet('d', 'v', count()) FROM events GROUP BY city WITH TOTALS", "2"),
         ("SELECT id FROM events WHERE EXISTS (SELECT 1 FROM people WHERE people.id = events.id)", "1"),
-        ("SELECT count() FROM events WHERE price > (SELECT avg(price) FROM events)", "1"),
-        ("SELECT no_such_column FROM events", "1"),
         ("WITH c AS MATERIALIZED (SELECT count() AS n FROM events) SELECT a.n FROM c AS a, c AS b", "1"),
     ],
 )
@@ -382,6 +379,58 @@ def test_what_has_no_meaning_without_merging_is_refused(world: World, sql: str, 
     with pytest.raises(SqlError) as refused:
         world.ask(sql, settings={"distributed_group_by_no_merge": value})
     assert refused.value.code == Code.NOT_IMPLEMENTED
+
+
+SCALARS = """
+SELECT count() FROM events WHERE price > [SELECT max(m) / 2 FROM (SELECT max(price) AS m FROM events)]
+SELECT city, count() AS c FROM events WHERE exists[SELECT 1 FROM people WHERE age > 20] GROUP BY city
+SELECT count() FROM events WHERE exists[SELECT 1 FROM people WHERE age > 200]
+WITH [SELECT age FROM people WHERE id = 9] AS n SELECT n FROM events WHERE id IN (SELECT id + n FROM people)
+SELECT count() FROM events WHERE id IN (SELECT id FROM people WHERE age > [SELECT 5 FROM people WHERE id = 3])
+SELECT tuple([SELECT name FROM people WHERE id = 3], 1) AS t, max(id) AS m FROM events AS e WHERE id != 3
+SELECT if(id = [(SELECT toLowCardinality(id) FROM people WHERE id = 6) EXCEPT SELECT 4], 1, 2) i FROM events
+"""
+
+
+@pytest.mark.parametrize("mode", ["local", "global"])
+@pytest.mark.parametrize("sql", SCALARS.strip().splitlines())
+def test_a_subquery_that_is_one_value_is_evaluated_first_over_all_shards(
+    world: World, sql: str, mode: str
+) -> None:
+    """As in ClickHouse. In brackets here: it has the rows of all shards in any mode."""
+
+    def on_shard(n: int) -> str:
+        text = re.sub(r"\[.*\]", lambda of_all: re.sub(" FROM (?=[a-z])", " FROM one.", of_all[0]), sql)
+        text = text.replace("(SELECT id + n FROM people", f"(SELECT id + n FROM {others[n]}.people")
+        text = text.replace("(SELECT id FROM people", f"(SELECT id FROM {others[n]}.people")
+        return world.bench.ask(text.replace("[", "(").replace("]", ")"), f"s{n}")
+
+    others = {n: f"s{n}" if mode == "local" else "one" for n in range(1, SHARDS + 1)}
+    answers = [on_shard(n).splitlines() for n in others]
+    expected = [*answers[0][:2], *sorted(row for answer in answers for row in answer[2:])]
+    settings = {"distributed_group_by_no_merge": "1", "distributed_product_mode": mode}
+    assert rows(world.ask(sql.replace("[", "(").replace("]", ")"), settings=settings)) == expected
+
+
+@pytest.mark.parametrize(
+    ("sql", "code"),
+    [
+        ("SELECT count() FROM events WHERE price > (SELECT avg(price) FROM events)", 125),
+        ("SELECT count() FROM events WHERE id = (SELECT id FROM people)", 125),
+        ("SELECT no_such_column FROM events", Code.UNKNOWN_IDENTIFIER),
+        ("SELECT city, dictGet('d', 'v', count()) FROM events GROUP BY city WITH TOTALS", 36),
+        (
+            "SELECT id FROM events WHERE id > (SELECT max(no_such_column) FROM people)",
+            Code.UNKNOWN_IDENTIFIER,
+        ),
+    ],
+)
+def test_a_statement_that_is_wrong_has_its_own_error(world: World, sql: str, code: int) -> None:
+    """A value of each shard is no value."""
+    with pytest.raises(SqlError) as refused:
+        world.ask(sql, settings={"distributed_group_by_no_merge": "1"})
+    assert refused.value.code == code
+    assert "null(" not in str(refused.value)
 
 
 FILTERS = {"events": "id % 3 != 1", "people": "age > 20"}

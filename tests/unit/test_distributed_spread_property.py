@@ -28,6 +28,7 @@ KEYS += ["id IN (SELECT id FROM people)", "id % 9 IN (SELECT id % 9 FROM people 
 MEMBERS = ["id IN (SELECT id FROM people)", "id + 1 NOT IN (SELECT id FROM people WHERE age > 30)"]
 ITEMS = ["id", "name", "price * 2", "note", "_shard_num > 0", *KEYS, *MEMBERS]
 JOINS = [" AS e JOIN people AS p ON e.id = p.id", " AS e LEFT JOIN people AS p ON e.id + 1 = p.id"]
+VALUE = "(SELECT 100 FROM events WHERE id = 7)"
 SETS = [" WITH ROLLUP", " WITH CUBE", " WITH TOTALS", " WITH ROLLUP WITH TOTALS"]
 
 
@@ -54,20 +55,19 @@ class SpreadQuery(Query):
         else:
             aggregates = self.aggregates().replace("twice", "id")
             sets = self.rng.choice(["", "", *SETS])
-            if self.rng.random() < 0.1 and len(items) > 1:
+            if self.rng.random() < 0.2 and len(items) == 2:
                 group, sets = "GROUPING SETS ((k0), (k0, k1), ())", ""
             else:
                 group = ", ".join(f"k{n}" for n in range(len(items)))
             having = self.rng.choice(["", "", " HAVING count() > 3", " HAVING a0 IS NOT NULL"])
             self.has_totals = "TOTALS" in sets
             self.body = f"SELECT {', '.join(named)}, {aggregates} {source} GROUP BY {group}{sets}{having}"
+        self.body = self.body.replace("(SELECT avg(price) FROM events)", VALUE)
         self.order = " ORDER BY ALL" + self.rng.choice(["", " LIMIT 5", " LIMIT 3, 9"])
 
     def on_shard(self, number: int, *, is_local: bool) -> str:
         others = f"s{number}" if is_local else "one"
-        text = self.body.replace(" people", f" {others}.people").replace(
-            "(SELECT avg(price) FROM events)", "0"
-        )
+        text = self.body.replace(" people", f" {others}.people").replace(VALUE, "100")
         first, _, rest = text.partition("FROM events")
         rest = rest.replace("FROM events", f"FROM {others}.events")
         if "SELECT" in first[1:]:

@@ -8,6 +8,7 @@ right.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -28,6 +29,8 @@ Analyse = Callable[[str], Awaitable[str]]
 """The answer to a statement that reads no table; empty when ClickHouse refuses it."""
 
 _EXPLAIN = "EXPLAIN QUERY TREE run_passes = 1, passes = 1, dump_ast = 1 "
+_WHERE = re.compile(r"[.:] In (?:scope|query) .*", re.DOTALL)
+"""What chDB quotes in an error is no user's text."""
 _BEGINS = ("SELECT", "WITH", "(", "FROM")
 
 
@@ -99,6 +102,8 @@ async def analyse_select(
         template = with_prewhere(template, tree)
     plain = [pushing.plain_read(slot, slot.columns) for slot in template.slots]
     if spread is not USUAL:
+        if tree is None:
+            await _check(template, begin, describe)
         return await _spread(template, begin, tree, describe, spread)
     if tree is None:
         return Analysis(template.text, columns, tuple((read,) for read in plain), is_understood=False)
@@ -170,13 +175,26 @@ async def _filled(analysis: Analysis, sources: Sequence[ShardSource]) -> Plan:
 
 
 async def _analysed(template: Template, begin: int, analyse: Analyse) -> QueryTree | None:
+    return parse_query_tree(await analyse(_EXPLAIN + _over_nothing(template, begin)))
+
+
+async def _check(template: Template, begin: int, describe: Describe) -> None:
+    """Raises SqlError for a SELECT that is wrong."""
+    try:
+        await describe(_over_nothing(template, begin))
+    except SqlError as error:
+        raise SqlError(error.code, _WHERE.sub("", error.message), name=error.name) from error
+
+
+def _over_nothing(template: Template, begin: int) -> str:
+    """The SELECT, over tables without rows."""
     text = template.fill(
         [
             f"null({quote_string(structure_of(slot.columns) + pushing.tag(number))})"
             for number, slot in enumerate(template.slots)
         ]
     )
-    return parse_query_tree(await analyse(_EXPLAIN + without_output_clauses(text[begin:])))
+    return without_output_clauses(text[begin:])
 
 
 async def _in_two_phases(

@@ -17,12 +17,12 @@ from engine.node.distributed.settings_around import settings_of_statement
 from engine.node.distributed.subquery_values import (
     MOST_CHARACTERS,
     MOST_IN_KEEPER,
+    MOST_IN_SHARDS,
     Meaning,
     Subquery,
     literal,
-    question_of_existence,
+    question_of,
     question_of_set,
-    question_of_value,
     with_values_in_conditions,
     with_values_in_rows,
 )
@@ -40,8 +40,6 @@ _WITH_CONDITION = frozenset(
 )
 
 
-_MOST_IN_FILTERS = 100_000
-"""Characters of one value. It goes to the shards in a URL."""
 _MOST_FILTERS = 8
 """So deep may filters of tables be that filters read."""
 _MOST_BYTES = "max_query_size"
@@ -106,7 +104,7 @@ class AskedFirst:
             asked, sql=f"SELECT ({subquery.select})", settings={**asked.settings, FILTERS: filters}
         )
         asked = await self.with_filters(asked, depth + 1)
-        return await self._asked(asked, _MOST_IN_FILTERS, subquery)
+        return await self._asked(asked, MOST_IN_SHARDS, subquery)
 
     async def _value(self, asked: Asked, most: int, subquery: Subquery) -> str | None:
         if not await self._selects.reads_distributed(subquery.select, asked.current_database):
@@ -117,10 +115,8 @@ class AskedFirst:
         select = subquery.select
         asked = replace(asked, format="TabSeparatedRaw")
         match subquery.meaning:
-            case Meaning.VALUE:
-                sql = question_of_value(select)
-            case Meaning.EXISTENCE:
-                sql = question_of_existence(select)
+            case Meaning.VALUE | Meaning.EXISTENCE:
+                sql = question_of(subquery.meaning, select)
             case Meaning.SET:
                 described = await asked.run(f"DESCRIBE ({select})", is_harmless=True)
                 with_nulls = flag(settings_of(asked), "transform_null_in", False)

@@ -113,6 +113,7 @@ class DistributedNode:
             topology=topology,
             is_local=is_local,
             shards_of=self.shards_of,
+            turn=self.turn,
         )
         self._asked_first = AskedFirst(self._selects, self.turn, is_replicated)
         self.handlers = StatementHandlers(

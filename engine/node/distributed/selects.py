@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
+from functools import partial
 
 from engine.config.model import Topology
 from engine.distributed.peers import PeerShard
-from engine.distributed.select import Analysis, Spread, analyse_select, fill
+from engine.distributed.select import USUAL, Analysis, Spread, analyse_select, fill
 from engine.distributed.select.inlined_ctes import with_inlined_ctes
 from engine.distributed.select.plan import select_begins
 from engine.distributed.select.template import (
@@ -56,15 +58,17 @@ from engine.node.distributed.read_settings import asks_for_spread, spread_of
 from engine.node.distributed.references import Planned, References, has_table_functions, readers_of
 from engine.node.distributed.remembered import Remembered, RememberedSelects, Stamp, Text
 from engine.node.distributed.rows_to_read import check_rows_to_read
+from engine.node.distributed.scalar_subqueries import with_values_of_scalars
 from engine.node.distributed.settings_around import settings_of_statement, with_settings
 from engine.node.distributed.shard_reader import ShardReader
+from engine.node.distributed.subquery_values import MOST_IN_SHARDS, Subquery, literal, question_of
 from engine.node.distributed.table_functions import refused_to_readers
 from engine.node.distributed.tables import DistributedTables
 from engine.node.distributed.views import DistributedViews, is_target
 from engine.node.distributed.zones import types_of
 from engine.node.replicated.local_tables import LocalTables
 from engine.node.statement import Asked
-from engine.sql import Statement, StatementKind
+from engine.sql import Statement, StatementKind, parse_statement
 from engine.sql.output import without_output_clauses
 
 READING = frozenset(
@@ -73,6 +77,7 @@ READING = frozenset(
 _EXPLAIN_AST = re.compile(r"\s*EXPLAIN\s+AST\b", re.IGNORECASE)
 _MOST_MOVES = 5
 """So often a statement begins anew because names have changed their meaning."""
+Turn = Callable[[Failover], AbstractAsyncContextManager[None]]
 _ONE_PHASE = (
     "empty_result_for_aggregation_by_empty_set",
     "enable_named_columns_in_function_tuple",
@@ -94,8 +99,11 @@ class DistributedSelects:
         topology: Callable[[], Topology],
         is_local: Callable[[HostId], bool],
         shards_of: Callable[[str], Sequence[PeerShard]],
+        turn: Turn,
     ) -> None:
+        """Within `turn` a prepared statement may run."""
         self._tables = tables
+        self._turn = turn
         self._health = health
         self._topology = topology
         self._is_local = is_local
@@ -204,7 +212,7 @@ class DistributedSelects:
             self._remembered.put(key, Remembered(stamp))
             return asked
         asked, refs, analysis = found
-        reader = refs[0].table.source
+        reader = refs[0].table.source if refs else None
         if (
             key is not None
             and analysis.is_repeatable
@@ -241,6 +249,12 @@ class DistributedSelects:
         asked = with_types(asked, [column.type for ref in refs for column in ref.table.columns])
         whole = settings_of_statement(asked, sql)
         spread = self._spread(whole, sql, refs)
+        if spread is not USUAL:
+            value = partial(self._scalar, asked, whole)
+            text = inner.shown(await with_values_of_scalars(sql, [ref.start for ref in refs], value))
+            if text != inner.shown(sql):
+                asked = replace(asked, sql=text)
+                return await self._planned(asked, failover) or (asked, (), Analysis(text, (), ()))
         readers = readers_of(refs)
         try:
             for reader in readers:
@@ -262,6 +276,24 @@ class DistributedSelects:
             for reader in readers:
                 await reader.close()
         return with_text(asked, sql, analysis, takes_settings=plan.takes_settings), refs, analysis
+
+    async def _scalar(self, asked: Asked, settings: Mapping[str, str], subquery: Subquery) -> str | None:
+        """What a subquery gives that stands alone; None for any other."""
+        asked = replace(asked, sql=subquery.select, format="TabSeparatedRaw")
+        asked = with_settings(asked, settings)
+        statement = parse_statement(asked.sql)
+        failover = self.failover(asked, statement)
+        try:
+            prepared = await self.prepare(asked, statement, failover)
+            question = question_of(subquery.meaning, prepared.sql)
+            prepared = replace(prepared, early=None, has_one_row=False, takes_settings=False)
+            async with self._turn(failover):
+                answer = await prepared.run(question, is_harmless=True)
+        except SqlError as error:
+            if error.code in (Code.UNKNOWN_IDENTIFIER, Code.NOT_IMPLEMENTED):
+                return None
+            raise
+        return literal(answer.text, most=MOST_IN_SHARDS)
 
     async def _analysed(
         self, asked: Asked, template: Template, settings: Mapping[str, str], spread: Spread

@@ -18,6 +18,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from engine.distributed.select import IS_CHECKED
 from engine.errors import Code, SqlError
 from engine.names import quote_string
 from engine.sql import TokenKind
@@ -32,6 +33,9 @@ MOST_CHARACTERS = 10_000_000
 """Of one value."""
 MOST_IN_KEEPER = 900_000
 """Of one value in what replicas have to do: Keeper keeps it, and takes requests of up to 1 MiB."""
+
+MOST_IN_SHARDS = 100_000
+"""Of one value that goes to shards, in a URL."""
 
 _BEGINS = r"\(\s*(?:SELECT|WITH|FROM)\b"
 _MAY_BE_IN_ROWS = re.compile(_BEGINS, re.IGNORECASE)
@@ -129,18 +133,16 @@ async def _with_values(sql: str, subqueries: Iterable[Subquery], value: ValueOf)
     return apply_edits(sql, edits)
 
 
-def question_of_value(select: str) -> str:
-    """What asks for the value of a subquery; `literal` reads the answer in the format TabSeparatedRaw."""
+def question_of(meaning: Meaning, select: str) -> str:
+    """What asks for the value of a subquery, or whether it gives a row; `literal` reads the answer in the
+    format TabSeparatedRaw."""
+    if meaning is Meaning.EXISTENCE:
+        select = f"SELECT count() > 0 FROM (SELECT 1 FROM ({select}) LIMIT 1)"
     return f"SELECT toTypeName(v), isNull(v), ifNull(hex(toString(v)), '') FROM (SELECT ({select}) AS v)"
 
 
-def question_of_existence(select: str) -> str:
-    """What asks whether a subquery gives a row, as `question_of_value` does."""
-    return question_of_value(f"SELECT count() > 0 FROM (SELECT 1 FROM ({select}) LIMIT 1)")
-
-
 def question_of_set(select: str, *, columns: int, with_nulls: bool) -> str:
-    """What asks for the rows of a subquery behind IN, as `question_of_value` does. `with_nulls`: NULL equals
+    """What asks for the rows of a subquery behind IN, as `question_of` does. `with_nulls`: NULL equals
     NULL (`transform_null_in`)."""
     rows = "groupUniqArray(*)"
     if columns > 1:
@@ -161,7 +163,8 @@ def literal(answer: str, *, most: int) -> str:
             f"What a subquery over a Distributed table gives here may not be longer than {most} characters.",
             hint="Write what is read into a table of this node first, and read that.",
         )
-    return f"CAST({'NULL' if is_null == '1' else value}, {quote_string(type_)})"
+    cast = "_CAST" if IS_CHECKED.search(type_) else "CAST"
+    return f"{cast}({'NULL' if is_null == '1' else value}, {quote_string(type_)})"
 
 
 def _subqueries(sql: str, tokens: Iterable[Token], offset: int) -> Iterator[Subquery]:

@@ -1,0 +1,106 @@
+"""Subqueries over Distributed tables that are one value, or EXISTS, in statements of which shards execute
+more (`engine.distributed.select.on_shards`).
+
+As in ClickHouse they are evaluated before all else, by the node that has the statement and with its settings,
+and every shard gets the value. So with `distributed_group_by_no_merge` one that gives a row of each shard is
+error 125, as there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from engine.distributed.select.model import names
+from engine.node.distributed.read_settings import is_between_tables
+from engine.node.distributed.subquery_values import Meaning, Subquery, ValueOf
+from engine.sql.cursor import Cursor
+from engine.sql.edit import Edit, apply_edits
+
+_BEGINS = names("SELECT WITH FROM")
+_SET_OPERATIONS = names("UNION EXCEPT INTERSECT")
+_BEHIND = _SET_OPERATIONS | {")"}
+_BEFORE_VALUE = names(
+    "SELECT WITH WHERE PREWHERE HAVING QUALIFY BY ON AND OR XOR NOT CASE WHEN THEN ELSE BETWEEN IS LIKE "
+    "ILIKE DIV MOD LIMIT OFFSET STEP TO"
+)
+_NO_CALL = _BEFORE_VALUE | names("IN FROM JOIN EXISTS VIEW")
+
+
+async def with_values_of_scalars(sql: str, starts: Collection[int], value: ValueOf) -> str:
+    """`starts` are the offsets of the Distributed tables in the text."""
+    cursor = Cursor(sql)
+    found = {one.start: one for start in starts if (one := _around(cursor, cursor.at_offset(start)))}
+    edits = []
+    for start, one in found.items():
+        text = await value(one)
+        if text is not None:
+            edits.append(Edit(start, one.end, text))
+    return apply_edits(sql, edits)
+
+
+def _around(cursor: Cursor, at: int) -> Subquery | None:
+    """The outermost such subquery around token `at`."""
+    tokens, words = cursor.tokens, cursor.words
+    open_at: list[int] = []
+    for index in range(at):
+        if words[index] in ("(", "[", "{"):
+            open_at.append(index)
+        elif words[index] in (")", "]", "}") and open_at:
+            open_at.pop()
+    for begin in open_at:
+        meaning = _meaning(cursor, begin)
+        if meaning is None:
+            continue
+        cursor.at = begin
+        if not cursor.skip_brackets():
+            return None
+        select = cursor.sql[tokens[begin].end : tokens[cursor.at - 1].start]
+        first = begin - (meaning is Meaning.EXISTENCE)
+        return Subquery(tokens[first].start, cursor.last_end, select, meaning)
+    return None
+
+
+def _meaning(cursor: Cursor, begin: int) -> Meaning | None:
+    """Of the subquery in the brackets that open at token `begin`; None for anything else."""
+    words = cursor.words
+    if not begin or not _is_subquery(cursor, begin):
+        return None
+    before = begin - 1
+    match words[before]:
+        case "EXISTS":
+            return Meaning.EXISTENCE
+        case ")" | "]" | "}":
+            return None
+        case "(":
+            is_value = _is_argument(cursor, begin)
+        case ",":
+            is_value = not is_between_tables(words, before)
+        case "DISTINCT":
+            is_value = words[before - 1] not in _SET_OPERATIONS
+        case word:
+            is_value = word in _BEFORE_VALUE or not cursor.tokens[before].is_name
+    return Meaning.VALUE if is_value else None
+
+
+def _is_subquery(cursor: Cursor, begin: int) -> bool:
+    """Whether there is nothing else in the brackets than one, or several with UNION and its like between."""
+    at = begin
+    while cursor.words[at] == "(":
+        cursor.at = at
+        if at > begin and (not cursor.skip_brackets() or cursor.word not in _BEHIND):
+            return False
+        at += 1
+        if at >= len(cursor.words):
+            return False
+    return at > begin and cursor.words[at] in _BEGINS
+
+
+def _is_argument(cursor: Cursor, begin: int) -> bool:
+    """Whether a subquery behind a bracket is one of several in that, or the argument of a call; else it is
+    what the brackets around it are."""
+    cursor.at = begin
+    cursor.skip_brackets()
+    if cursor.word in _SET_OPERATIONS:
+        return False
+    is_name = begin > 1 and cursor.tokens[begin - 2].is_name
+    return cursor.word != ")" or (is_name and cursor.words[begin - 2] not in _NO_CALL)
