@@ -27,7 +27,13 @@ def world(bench: object) -> Iterator[World]:
     world = World(bench)  # type: ignore[arg-type]
     world.make()
     world.make("people", table="people", columns=PEOPLE)
+    world.bench.ask(
+        "CREATE DICTIONARY words (id UInt64, word String) PRIMARY KEY id LAYOUT(FLAT()) LIFETIME(0) SOURCE("
+        "CLICKHOUSE(QUERY 'SELECT number, ''w'' || toString(number) FROM numbers(2)'))",
+        "default",
+    )
     yield world
+    world.bench.ask("DROP DICTIONARY words", "default")
     bench.ask("DROP DATABASE d SYNC", "default")  # type: ignore[attr-defined]
     world.call(world.node.stop())
     for record in world.node.tables.catalog.all():
@@ -126,10 +132,14 @@ def with_totals(answer: str) -> tuple[list[str], str]:
     return (rows(head), totals) if has_totals else (rows(answer), "")
 
 
+TOTALS_AND_WINDOWS = (
+    "SELECT city, count() AS c, sum(c) OVER (ORDER BY city) AS r, sum(sum(id)) OVER () AS s FROM events "
+    "GROUP BY city WITH TOTALS ORDER BY city LIMIT 3"
+)
 WITH_TOTALS = (QUERIES / "unmerged_totals.sql").read_text()
 
 
-@pytest.mark.parametrize("sql", WITH_TOTALS.strip().splitlines())
+@pytest.mark.parametrize("sql", [*WITH_TOTALS.strip().splitlines(), TOTALS_AND_WINDOWS])
 def test_totals_without_merging_are_those_of_the_first_shard(world: World, sql: str) -> None:
     """As in ClickHouse: Pipe::unitePipes takes totals from the first source that has any."""
     found, totals = with_totals(world.ask(sql, settings={"distributed_group_by_no_merge": "1"}))
@@ -206,6 +216,51 @@ def test_every_shard_rolls_its_own_groups_up(world: World, sql: str) -> None:
     assert rows(each) == by_shard(world, query)
 
 
+OF_GROUPS = """
+SELECT city, count() AS c FROM events GROUP BY city HAVING c IN [own] OR city IN (SELECT 'Rome')|
+SELECT id, count() AS c FROM events GROUP BY id HAVING id IN [own] AND sum(id + 1 IN [own]) > 0|
+SELECT id + 1 IN [own] AS k, max(id) AS m, count() AS c FROM events GROUP BY k|
+SELECT id % 7 AS k, count() AS c FROM events GROUP BY k|, c IN [all] AS x, sum(c) OVER (ORDER BY k) AS s
+SELECT note, id IN [own] AS k, grouping(k) g, count() c FROM events GROUP BY CUBE (note, k) HAVING c IN [own]|
+SELECT note, count() AS c FROM events GROUP BY note WITH TOTALS|, c + 1 IN [all] AS x
+"""
+
+
+@pytest.mark.parametrize("mode", ["local", "global"])
+@pytest.mark.parametrize("sql", OF_GROUPS.strip().splitlines())
+def test_shards_that_do_not_merge_end_at_having(world: World, sql: str, mode: str) -> None:
+    """[own] is theirs; [all], and what windows make of groups, is the initiator's."""
+    own, _, rest = sql.partition("|")
+    parts = []
+    for n in range(1, SHARDS + 1):
+        text = own.replace("[own]", f"(SELECT id FROM {f's{n}' if mode == 'local' else 'one'}.people)")
+        parts.append(f"SELECT * FROM ({text.replace('FROM events', f'FROM s{n}.events')})")
+    rest = rest.replace("[all]", "(SELECT id FROM one.people)")
+    expected = world.bench.ask(f"SELECT *{rest} FROM ({' UNION ALL '.join(parts)}) ORDER BY ALL")
+    select, _, source = sql.replace(sql[sql.index("|") :], "").partition(" FROM events")
+    asked = f"{select}{sql.partition('|')[2]} FROM events{source} ORDER BY ALL"
+    asked = re.sub(r"\[\w+\]", "(SELECT id FROM people)", asked)
+    settings = {"distributed_group_by_no_merge": "2", "distributed_product_mode": mode}
+    assert world.ask(asked, settings=settings) == expected
+
+
+def test_totals_of_shards_may_read_other_tables_whole(world: World) -> None:
+    sql = (
+        "SELECT city, count() AS c, c + 2 IN (SELECT id FROM people) AS x FROM events "
+        "GROUP BY city WITH TOTALS HAVING c IN (SELECT id FROM people)"
+    )
+    answers = [with_totals(world.bench.ask(sql.replace("people", "one.people"), f"s{n}")) for n in (1, 2, 3)]
+    for value in ("1", "2"):
+        settings = {"distributed_group_by_no_merge": value}
+        found, totals = with_totals(world.ask(sql, settings=settings))
+        assert totals == answers[0][1]
+        assert found == [*answers[0][0][:2], *sorted(row for of_one, _ in answers for row in of_one[2:])]
+        settings["distributed_product_mode"] = "local"
+        with pytest.raises(SqlError) as refused:
+            world.ask(sql, settings=settings)
+        assert refused.value.code == Code.NOT_IMPLEMENTED
+
+
 def test_windows_and_expressions_of_groups_are_for_all_shards(world: World) -> None:
     settings = {"distributed_group_by_no_merge": "2"}
     window = "sum(count()) OVER (PARTITION BY city)"
@@ -234,6 +289,7 @@ SELECT id AS i, i + 3 IN (SELECT id FROM people) FROM events WHERE i IN (SELECT 
 SELECT 9 AS k, id FROM events WHERE id IN (SELECT id + 1 FROM people) ORDER BY k LIMIT 1 BY k, id
 SELECT DISTINCT id IN (SELECT id + 1 FROM people) AS x, city FROM events WHERE id % 7 = 0 AND city < 'D' AND x
 SELECT e.id, e.id IN (SELECT id + 1 FROM people) AS x, p.id FROM events AS e LEFT JOIN people AS p USING id
+SELECT id FROM events LIMIT 1 BY id IN (SELECT id + 1 FROM people), id
 """
 
 
@@ -304,6 +360,32 @@ def test_expressions_that_shards_evaluate_have_their_own_tables(world: World, sq
     assert asked == world.bench.ask(of_all.replace("@", " UNION ALL ".join(parts)))
 
 
+WINDOWS = """
+SELECT id, row_number() OVER (PARTITION BY id + 1 IN [s] ORDER BY id) AS r, id + 3 IN [one] AS x FROM events
+SELECT id, sum(id + 1 IN [s]) OVER (ORDER BY id + 2 IN [s] DESC, id ROWS 2 PRECEDING), id IN [one] FROM events
+SELECT max(id) OVER (PARTITION BY city) m FROM events WHERE id + 1 IN [s] QUALIFY m > 9 AND id + 1 IN [one]
+SELECT id FROM events QUALIFY count(id) OVER (ORDER BY id + 1 IN [s], id) < 20 AND id + 1 IN [one]
+SELECT city, count() AS c, sum(sum(id + 1 IN [s])) OVER (ORDER BY city), c IN [one] FROM events GROUP BY 1
+SELECT max(id) AS m FROM events WHERE id + 1 IN [s] GROUP BY id % 90 HAVING max(id) + 1 IN [one]
+"""
+
+
+@pytest.mark.parametrize("sql", WINDOWS.strip().splitlines())
+def test_shards_evaluate_what_windows_are_over_and_the_initiator_the_rest(world: World, sql: str) -> None:
+    """[s] are a shard's own people, [one] those of all."""
+    sql += " ORDER BY ALL"
+    asked = re.sub(r"\[\w+\]", "(SELECT id FROM people)", sql)
+    own = [f"SELECT {n} AS shard, id FROM s{n}.people" for n in range(1, SHARDS + 1)]
+    rows = [f"SELECT {n} AS shard, * FROM s{n}.events" for n in range(1, SHARDS + 1)]
+    of_shard = f"(shard, id + \\1) IN ({' UNION ALL '.join(own)})"
+    expected = re.sub(r"id \+ (\d) IN \[s\]", of_shard, sql)
+    expected = expected.replace("[one]", "(SELECT id FROM one.people)")
+    expected = expected.replace("FROM events", f"FROM ({' UNION ALL '.join(rows)}) AS events")
+    found = world.ask(asked, settings={"distributed_product_mode": "local"}).splitlines()
+    assert found[2:] == world.bench.ask(expected).splitlines()[2:]
+    assert found[2:] != world.bench.ask(asked).splitlines()[2:]
+
+
 def test_what_is_made_of_groups_is_the_initiators_with_all_rows(world: World) -> None:
     """As in ClickHouse, whose shards never see it."""
     sql = (
@@ -370,7 +452,10 @@ def test_only_the_shards_that_can_have_rows_are_asked(world: World) -> None:
 @pytest.mark.parametrize(
     ("sql", "value"),
     [
-        ("SELECT city, count() c FROM events GROUP BY city WITH TOTALS HAVING c IN (SELECT 1)", "1"),
+        (
+            "SELECT count() c FROM events GROUP BY city WITH TOTALS HAVING c IN (SELECT id FROM one.extra)",
+            "1",
+        ),
         ("SELECT id FROM events WHERE EXISTS (SELECT 1 FROM people WHERE people.id = events.id)", "1"),
         ("WITH c AS MATERIALIZED (SELECT count() AS n FROM events) SELECT a.n FROM c AS a, c AS b", "1"),
     ],

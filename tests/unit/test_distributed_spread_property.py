@@ -29,6 +29,7 @@ MEMBERS = ["id IN (SELECT id FROM people)", "id + 1 NOT IN (SELECT id FROM peopl
 ITEMS = ["id", "name", "price * 2", "note", "_shard_num > 0", *KEYS, *MEMBERS]
 JOINS = [" AS e JOIN people AS p ON e.id = p.id", " AS e LEFT JOIN people AS p ON e.id + 1 = p.id"]
 VALUE = "(SELECT 100 FROM events WHERE id = 7)"
+HAVING = " HAVING count() + 1 IN (SELECT id FROM people) OR max(id) IN (SELECT id FROM people WHERE age > 9)"
 SETS = [" WITH ROLLUP", " WITH CUBE", " WITH TOTALS", " WITH ROLLUP WITH TOTALS"]
 
 
@@ -59,7 +60,7 @@ class SpreadQuery(Query):
                 group, sets = "GROUPING SETS ((k0), (k0, k1), ())", ""
             else:
                 group = ", ".join(f"k{n}" for n in range(len(items)))
-            having = self.rng.choice(["", "", " HAVING count() > 3", " HAVING a0 IS NOT NULL"])
+            having = self.rng.choice(["", "", " HAVING count() > 3", " HAVING a0 IS NOT NULL", HAVING])
             self.has_totals = "TOTALS" in sets
             self.body = f"SELECT {', '.join(named)}, {aggregates} {source} GROUP BY {group}{sets}{having}"
         self.body = self.body.replace("(SELECT avg(price) FROM events)", VALUE)

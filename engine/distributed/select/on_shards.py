@@ -38,15 +38,19 @@ from engine.distributed.select.two_phase import (
     PLACE,
     Describe,
     calls_of,
-    is_for_shards,
     is_mergeable,
     keys_of,
     making_of,
+    needs_rows,
 )
+from engine.distributed.select.unique_tables import with_unique_tables
 from engine.errors import Code, SqlError
-from engine.names import quote_identifier, quote_string
+from engine.names import TableName, quote_identifier, quote_string
 from engine.sql.cursor import Cursor
+from engine.sql.sources import read_tables
 
+_NOTHING = (("toUInt8(0)", "__nothing"),)
+"""Read where no column is."""
 _BEHIND_GROUPS = frozenset(
     {"HAVING", "WINDOW", "QUALIFY", "ORDER", "LIMIT", "OFFSET", "FETCH", "INTERPOLATE"}
 )
@@ -91,10 +95,11 @@ async def on_shards(
     nodes = [node for number in range(len(template.slots)) for node in pushing.nodes_of(tree, number)]
     if not all(map(pushing.is_resolved, nodes)):
         raise _refused("in view(SELECT …)")
-    cursor = Cursor(tree.text)
+    resolved = with_unique_tables(tree.text)
+    cursor = Cursor(resolved)
     places = places_of_slots(cursor, len(template.slots))
     if len({number for _, number in places}) < len(template.slots):
-        raise _refused("in a subquery that is one value, or EXISTS")
+        raise _refused("in a subquery that is one value, or EXISTS, and names columns around it")
     blocks = blocks_of(cursor, places)
     reads: dict[int, RemoteSelect] = {}
     pieces: list[str] = []
@@ -108,9 +113,9 @@ async def on_shards(
             continue
         text, reads[block.slot] = cut
         start = cursor.tokens[block.begin].start
-        pieces += (tree.text[copied:start], text)
+        pieces += (resolved[copied:start], text)
         copied = cursor.tokens[block.end - 1].end
-    pieces.append(tree.text[copied:])
+    pieces.append(resolved[copied:])
     return with_places("".join(pieces), len(template.slots)), reads
 
 
@@ -129,7 +134,9 @@ class _Cut:
     async def made(self, describe: Describe) -> tuple[str, RemoteSelect] | None:
         """The text in the block's place, and the read. None where the usual way gives the same answer."""
         query = self._query()
-        is_grouped = query is not None and (query.section("GROUP BY") is not None or _aggregates(query))
+        is_grouped = query is not None and (
+            query.section("GROUP BY") is not None or _called(query, "aggregate")
+        )
         match self.spread.merging:
             case Merging.NONE:
                 return await self._whole(describe)
@@ -156,21 +163,18 @@ class _Cut:
             return await self._with_totals(query, describe)
         text = self._text(self.block.begin, self.block.end)
         columns = await self._described(text, describe)
-        return self._read(columns, self._text_with_others(self.block.begin, self.block.end))
+        return self._read(columns, self._on_shard(text))
 
     async def _groups(self, query: Node, describe: Describe) -> tuple[str, RemoteSelect]:
         """Every shard answers up to HAVING."""
         if HAS_TOTALS in query.rest:
             return await self._with_totals(query, describe)
-        names = _aggregates(query) | ({"grouping"} if query.fact("group_by_type") else set())
-        windows = {n.fact("function_name") for n in query.walk() if n.fact("function_type") == "window"}
+        names = _called(query, "aggregate") | ({"grouping"} if query.fact("group_by_type") else set())
         cursor, block = self.cursor, self.block
         from_at = block.place - 3
-        behind = self._behind(_BEHIND_GROUPS)
-        select, upper = self._text(block.begin, from_at), self._text(behind, block.end)
-        if names & windows or "SELECT" in Cursor(f"{select[6:]} {upper}").words:
-            raise _refused("with this use of window functions or subqueries")
         parts = {clause.keyword: clause for clause in clauses.clauses_behind(cursor, block.place)}
+        behind = parts["HAVING"].end if "HAVING" in parts else self._behind(_BEHIND_GROUPS)
+        select, upper = self._text(block.begin, from_at), self._text(behind, block.end)
         keys, _ = keys_of(cursor, parts.get("GROUP"))
         made = [(key, f"__g{number}") for number, key in enumerate(keys)]
         replacements = _by_length(made)
@@ -178,19 +182,15 @@ class _Cut:
         for number, call in enumerate(calls):
             made.append((f"{call.name}{call.rest}", f"__a{number}"))
             replacements.insert(0, (call.tokens, f"__a{number}"))
-        columns = await self._described(f"SELECT {_listed(made)} {self._text(from_at, behind)}", describe)
-        having = "HAVING" in parts
-        having_text = self._clause(parts["HAVING"]) if having else ""
-        inner = f"SELECT {self._on_shard(_listed(made))} {self._text_with_others(from_at, behind)}"
-        _, read = self._read(columns, inner)
-        upper_text = clauses.replaced(self._without_having(behind, parts), replacements)
-        where = f" WHERE {clauses.replaced(having_text, replacements)}" if having else ""
-        text = f"{clauses.replaced(select, replacements)} FROM {place_text(block.slot)}{where} {upper_text}"
-        return self._checked(text), read
+        text = f"SELECT {_listed(made or _NOTHING)} {self._text(from_at, behind)}"
+        _, read = self._read(await self._described(text, describe), self._on_shard(text))
+        text = f"{select} FROM {place_text(block.slot)} {upper}"
+        return self._checked(clauses.replaced(text, replacements)), read
 
     async def _with_totals(self, query: Node, describe: Describe) -> tuple[str, RemoteSelect]:
         """Every shard answers with the states of its groups. An answer has rows only, so what is made of the
-        groups of one shard, and their totals, is made here: the whole query, or its part up to HAVING."""
+        groups of one shard, and their totals, is made here, with this node's dictionaries: the whole query,
+        or its part up to HAVING."""
         cursor, block = self.cursor, self.block
         from_at, behind = block.place - 3, self._behind(_BEHIND_GROUPS)
         select, upper = self._text(block.begin, from_at), self._text(behind, block.end)
@@ -198,41 +198,44 @@ class _Cut:
         keys, end = keys_of(cursor, parts.get("GROUP"))
         if "GROUP" not in parts:
             end = parts["WITH"].begin - 1
-        names = _aggregates(query)
+        names = _called(query, "aggregate")
         making = making_of(calls_of(f"{select} {upper}", names), has_keys=bool(keys), null_for_empty=True)
         made = [*((key, f"__g{number}") for number, key in enumerate(keys)), *making.states]
         if (
             not made
             or not all(map(is_mergeable, names))
-            or any(map(is_for_shards, _own_nodes(query)))
-            or "SELECT" in Cursor(f"{select[6:]} {upper}").words
+            or any(map(needs_rows, _own_nodes(query)))
             or any(self._aliases().isdisjoint(clauses.token_texts(key)) for key in keys)
         ):
             raise _refused("with WITH TOTALS in a query of this shape")
-        columns = await self._described(f"SELECT {_listed(made)} {self._text(from_at, end)}", describe)
-        inner = f"SELECT {self._on_shard(_listed(made))} {self._text_with_others(from_at, end)}"
-        _, read = self._read(columns, inner)
+        text = f"SELECT {_listed(made)} {self._text(from_at, end)}"
+        _, read = self._read(await self._described(text, describe), self._on_shard(text))
         of_keys = _by_length(made[: len(keys)])
         here = [*making.replacements, *of_keys]
         listed = [f"__g{number}" for number in range(len(keys))]
         groups = f"{PLACE} {'GROUP BY ' if keys else ''}{', '.join(listed)} {self._text(end, behind)}"
         if self.spread.merging is Merging.NONE:
             whole = f"{clauses.replaced(select, here)} FROM {groups} {clauses.replaced(upper, here)}"
-            read = await self._of_each(self._checked(whole), read, describe)
+            read = await self._of_each(whole, read, describe)
             return self._select_of(read), read
         listed += [f"{text} AS __v{number}" for number, (_, text) in enumerate(making.replacements)]
         having, upper = clauses.without_having(upper)
         part = f"SELECT {', '.join(listed)} FROM {groups} {clauses.replaced(having, here)}"
-        read = await self._of_each(self._checked(part), read, describe)
+        read = await self._of_each(part, read, describe)
         values = [(tokens, f"__v{number}") for number, (tokens, _) in enumerate(making.replacements)]
         select, upper = (clauses.replaced(text, [*values, *of_keys]) for text in (select, upper))
         return self._checked(f"{select} FROM {place_text(block.slot)} {upper}"), read
 
     async def _of_each(self, select: str, remote: RemoteSelect, describe: Describe) -> RemoteSelect:
-        """A read of what `select` makes of each shard's states."""
-        nothing = f"null({quote_string(remote.structure)})"
-        of_each = OfEach(select, await self._described(select.replace(PLACE, nothing), describe))
-        return replace(remote, of_each=of_each)
+        """A read of what `select` makes of each shard's states here, where no shard's own table is."""
+        count = len(self.template.slots)
+        text = self._checked(select).replace(PLACE, f"null({quote_string(remote.structure)})")
+        tables = {ref.name for ref in read_tables(Cursor(text), 0)} - {TableName("system", "one")}
+        if tables or (self.spread.is_local and places_of_slots(Cursor(text), count)):
+            raise _refused("with WITH TOTALS and a subquery that reads a table of the shards")
+        return replace(
+            remote, of_each=OfEach(with_places(select, count), await self._described(text, describe))
+        )
 
     def _select_of(self, read: RemoteSelect) -> str:
         listed = ", ".join(quote_identifier(column.name) for column in read.result)
@@ -246,28 +249,25 @@ class _Cut:
         behind = self._behind(_BEHIND_GROUPS | {"GROUP"})
         select, upper = self._text(block.begin, from_at), self._text(behind, block.end)
         found = clauses.clauses_behind(cursor, block.place)
-        names = _aggregates(query)
+        names = _called(query, "aggregate")
         is_distinct = cursor.words[block.begin + 1] == "DISTINCT"
-        ranges = hoisted(cursor, (block.begin + 1 + is_distinct, from_at), found, aggregates=names)
-        made = [(self._text_with_others(*one), f"__e{number}") for number, one in enumerate(ranges)]
-        described = [(self._text(*one), name) for one, (_, name) in zip(ranges, made, strict=True)]
-        replacements = _by_length(described)
+        windows = _called(query, "window")
+        select_list = (block.begin + 1 + is_distinct, from_at)
+        ranges = hoisted(cursor, select_list, found, aggregates=names, windows=windows)
+        made = [(self._text(*one), f"__e{number}") for number, one in enumerate(ranges)]
+        replacements = _by_length(made)
         rest = clauses.replaced(f"{select} {upper}", replacements)
-        is_grouped = bool(names) or any(clause.keyword == "GROUP" for clause in found)
-        if not is_grouped and "SELECT" in Cursor(rest[6:]).words:
-            raise _refused("with a subquery in LIMIT BY or behind ORDER BY")
+        keywords = {clause.keyword for clause in found}
+        has_upper = names or windows or not keywords.isdisjoint(("GROUP", "QUALIFY"))
+        if not has_upper and "SELECT" in Cursor(rest[6:]).words:
+            raise _refused("with a subquery behind ORDER BY")
         for number, tokens in enumerate(
             sorted(_columns(rest, self._aliases()), key=lambda one: (-len(one), one))
         ):
-            text, name = "".join(tokens), f"__c{number}"
-            described.append((text, name))
-            made.append((self._on_shard(text), name))
-            replacements.append((tokens, name))
-        nothing = [("toUInt8(0)", "__nothing")]
-        source = self._text(from_at, behind)
-        columns = await self._described(f"SELECT {_listed(described or nothing)} {source}", describe)
-        source = self._text_with_others(from_at, behind)
-        _, read = self._read(columns, f"SELECT {_listed(made or nothing)} {source}")
+            made.append(("".join(tokens), f"__c{number}"))
+            replacements.append((tokens, f"__c{number}"))
+        text = f"SELECT {_listed(made or _NOTHING)} {self._text(from_at, behind)}"
+        _, read = self._read(await self._described(text, describe), self._on_shard(text))
         text = f"{select} FROM {place_text(block.slot)} {upper}"
         return self._checked(clauses.replaced(text, replacements)), read
 
@@ -284,53 +284,41 @@ class _Cut:
 
     def _aliases(self) -> set[str]:
         """Of what stands in FROM."""
-        cursor = self.cursor
-        return {
-            cursor.tokens[at + 1].text
-            for at in range(self.block.place, self._behind(_BEHIND_GROUPS | {"GROUP"}) - 1)
-            if cursor.words[at] == "AS" and cursor.tokens[at + 1].text.startswith("__")
-        }
-
-    def _without_having(self, behind: int, parts: dict[str, clauses.Clause]) -> str:
-        having = parts.get("HAVING")
-        return self._text(having.end if having else behind, self.block.end)
-
-    def _clause(self, clause: clauses.Clause) -> str:
-        return self._text(clause.begin, clause.end)
+        cursor, found = self.cursor, set()
+        end = self._behind(_BEHIND_GROUPS | {"GROUP"})
+        cursor.at = self.block.place + 2
+        while cursor.at < end:
+            if cursor.word == "AS":
+                found.add(cursor.tokens[cursor.at + 1].text)
+            if not cursor.skip_brackets():
+                cursor.at += 1
+        return {name for name in found if name.startswith("__")}
 
     def _text(self, begin: int, end: int) -> str:
         return clauses.text_of(self.cursor, begin, end)
 
-    def _text_with_others(self, begin: int, end: int) -> str:
-        """For the shards: places of tables in the place of `null('…')`, FINAL and SAMPLE again."""
-        cursor = self.cursor
-        pieces: list[str] = []
-        copied = cursor.tokens[begin].start
+    def _on_shard(self, text: str) -> str:
+        """A part of the block for the shards: places of tables instead of `null('…')`, FINAL and SAMPLE
+        again, and what columns are that a shard has not."""
+        cursor, template = self.cursor, self.template
+        replacements = []
         for at, number in self.places:
-            if not begin <= at < end:
-                continue
-            slot = self.template.slots[number]
+            slot = template.slots[number]
             is_main = number == self.block.slot
+            if not is_main and number not in self.others:
+                continue
             place, modifiers = OtherTable.places(number)
             if is_main:
                 place = slot.source.replace(READ_WITH_PLACE, slot.read_with) or TABLE_PLACE
                 modifiers = slot.modifiers
-            has_alias = cursor.words[at + 2 : at + 3] == ["AS"]
-            last = at + 3 if has_alias else at + 1
-            alias = self._text(at + 2, at + 4) if has_alias else ""
-            pieces += (cursor.sql[copied : cursor.tokens[at - 2].start], f"{place} {alias}{modifiers}")
-            copied = cursor.tokens[last].end
-        return self._on_shard("".join([*pieces, cursor.sql[copied : cursor.tokens[end - 1].end]]))
-
-    def _on_shard(self, text: str) -> str:
-        tables = [(self.block.place, self.block.slot)]
-        if self.spread.is_local:
-            tables += [one for one in self.places if one[1] in self.others]
-        for at, number in tables:
-            if self.cursor.words[at + 2 : at + 3] == ["AS"]:
-                alias = self.cursor.tokens[at + 3].text
-                text = pushing.remote_text(text, alias, self.template.slots[number].columns)
-        return text
+            last, alias = at + 2, ""
+            if cursor.words[last : last + 1] == ["AS"]:
+                last, alias = last + 2, self._text(last, last + 2)
+            tokens = tuple(token.text for token in cursor.tokens[at - 2 : last])
+            replacements.append((tokens, f"{place} {alias}{modifiers}"))
+            if alias and (is_main or self.spread.is_local):
+                text = pushing.remote_text(text, cursor.tokens[last - 1].text, slot.columns)
+        return clauses.replaced(text, replacements)
 
     async def _described(self, text: str, describe: Describe) -> tuple[SourceColumn, ...]:
         try:
@@ -349,7 +337,7 @@ class _Cut:
         others = tuple(
             OtherTable(number, pushing.plain_read(slot, slot.columns), slot.modifiers)
             for number, slot in enumerate(self.template.slots)
-            if number in self.others
+            if number in self.others and OtherTable.places(number)[0] in inner
         )
         read = RemoteSelect(
             tuple((quote_identifier(column.name), column) for column in columns),
@@ -394,12 +382,12 @@ def _own_nodes(query: Node) -> Iterator[Node]:
             pending += node.children
 
 
-def _aggregates(query: Node) -> set[str]:
-    """Aggregate functions of the query itself."""
+def _called(query: Node, kind: str) -> set[str]:
+    """Functions of a kind that the query itself calls."""
     return {
         node.fact("function_name")
         for node in _own_nodes(query)
-        if node.kind == "FUNCTION" and node.fact("function_type") == "aggregate"
+        if node.kind == "FUNCTION" and node.fact("function_type") == kind
     }
 
 

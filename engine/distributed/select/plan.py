@@ -123,6 +123,7 @@ async def _spread(
     template: Template, begin: int, tree: QueryTree | None, describe: Describe, spread: Spread
 ) -> Analysis:
     text, reads = await on_shards(template, tree, spread, describe)
+    texts = [text, *(read.of_each.select for read in reads.values() if read.of_each)]
     rest = _rest(template.text[begin:])
     columns: list[tuple[SourceColumn, ...]] = []
     choices: list[tuple[RemoteSelect, ...]] = []
@@ -132,7 +133,7 @@ async def _spread(
             choices.append((reads[number],))
         else:
             columns.append(slot.columns)
-            is_there = place_text(number) in text
+            is_there = any(place_text(number) in one for one in texts)
             choices.append((pushing.read_of(tree, slot, number),) if tree and is_there else ())
     filled = f"{template.text[:begin]}{text} {rest}"
     return Analysis(filled, tuple(columns), tuple(choices), is_understood=tree is not None)
@@ -171,6 +172,8 @@ async def _filled(analysis: Analysis, sources: Sequence[ShardSource]) -> Plan:
             chosen.append(read)
             expressions.append(_with_all_columns(columns, read, expression))
             break
+    # What is made of each shard's rows may read other tables.
+    expressions = [fill_places(expression, expressions) for expression in expressions]
     return Plan(fill_places(analysis.text, expressions), tuple(chosen))
 
 

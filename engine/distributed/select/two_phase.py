@@ -52,7 +52,7 @@ _VALUES_OF_GROUPS = {name: name for name in ("min", "max", "any", "anyLast")}
 _NOT_HERE = names(
     "arrayJoin rowNumberInAllBlocks rowNumberInBlock blockNumber runningDifference runningAccumulate "
     "neighbor rand rand32 rand64 randConstant generateUUIDv4 generateUUIDv7 hostName fqdn getSetting joinGet "
-    "dictGet nowInBlock __actionName exists indexHint finalizeAggregation initializeAggregation "
+    "nowInBlock __actionName exists indexHint finalizeAggregation initializeAggregation "
     "toJSONString formatRow formatRowNoNewline"
 )
 """Those of the last line write as the settings of output formats say, which are not the shards'."""
@@ -247,19 +247,23 @@ def _has_the_shape(root: Node, table: Node) -> bool:
             return False  # the right side of IN, which is here and not on the shards
         if node.kind == "SORT" and "with_fill: 1" in node.rest:
             return False
-        if node.kind == "FUNCTION" and is_for_shards(node):
+        if node.kind == "FUNCTION" and _is_for_shards(node):
             return False
     return True
 
 
-def is_for_shards(function: Node) -> bool:
+def _is_for_shards(function: Node) -> bool:
     """Whether it has to be called where the rows are, and with all of them."""
-    name = function.fact("function_name")
     return (
         function.fact("function_type") == "window"
-        or name in _NOT_HERE
-        or name.startswith(("dictGet", "dictHas"))
+        or needs_rows(function)
+        or function.fact("function_name").startswith(("dictGet", "dictHas"))
     )
+
+
+def needs_rows(function: Node) -> bool:
+    """Whether it is another one where the rows are."""
+    return function.fact("function_name") in _NOT_HERE
 
 
 def is_mergeable(aggregate: str) -> bool:
@@ -323,7 +327,7 @@ def keys_of(cursor: Cursor, group: clauses.Clause | None) -> tuple[list[str], in
 
 
 def calls_of(text: str, names: set[str]) -> set[Call]:
-    """Every call of a function of `names`, as it is written."""
+    """Every call of an aggregate function of `names`, as it is written; also within calls with OVER."""
     cursor = Cursor(text)
     found: set[Call] = set()
     at = 0
@@ -344,6 +348,9 @@ def calls_of(text: str, names: set[str]) -> set[Call]:
             parameters = clauses.text_of(cursor, at + 1, first_end)
             cursor.skip_brackets()
         end = cursor.at
+        if cursor.word == "OVER":
+            at += 1
+            continue
         tokens = tuple(token.text for token in cursor.tokens[at:end])
         found.add(Call(name, parameters, clauses.text_of(cursor, at + 1, end), tokens))
         at = end
