@@ -46,7 +46,8 @@ async def is_temporary(asked: Asked, name: TableName) -> bool:
     if name.database or not asked.session.may_have_temporary_tables:
         return False
     exists = f"EXISTS TEMPORARY TABLE {quote_identifier(name.table)}"
-    return (await asked.session.query(exists, format="TSVRaw")).text.strip() == "1"
+    with asked.session.left_open():
+        return (await asked.session.query(exists, format="TSVRaw")).text.strip() == "1"
 
 
 async def is_about_temporary(asked: Asked, statement: Statement) -> bool:

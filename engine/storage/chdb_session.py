@@ -9,8 +9,8 @@ was not finished is not inserted, except blocks that chDB had written before.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -240,6 +240,16 @@ class ChdbSession:
             yield
         finally:
             local.one_shot, local.is_privileged = True, False
+
+    @contextmanager
+    def left_open(self) -> Iterator[None]:
+        """What runs in the block leaves the connection open, with the temporary tables in it."""
+        local = self._local
+        before, local.one_shot = local.one_shot, False
+        try:
+            yield
+        finally:
+            local.one_shot = before
 
     def note_setting(self, name: str, value: str) -> None:
         """A SET statement was run by `query`: remember what a later statement's settings go back to."""

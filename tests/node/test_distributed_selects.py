@@ -107,6 +107,30 @@ def test_a_select_that_asks_for_the_query_cache_is_answered_from_the_shards(clus
             assert cluster.n1.query(text, **settings) == f"{rows}\n"
 
 
+@pytest.mark.parametrize("is_external", [True, False])
+def test_shards_send_what_a_statement_needs_also_beside_temporary_tables(
+    cluster: Cluster, is_external: bool
+) -> None:
+    def ask(sql: str, **settings: str) -> str:
+        if not is_external:
+            return cluster.n1.query(sql, session_id="beside", **settings)
+        parts = [('name="query"', sql), ('name="ext"; filename="ext"', "7\n9\n")]
+        body = "".join(f"--b\r\nContent-Disposition: form-data; {a}\r\n\r\n{b}\r\n" for a, b in parts)
+        head = {"Content-Type": "multipart/form-data; boundary=b"}
+        return cluster.n1.post(f"{body}--b--\r\n", head, ext_structure="i UInt64", **settings).text
+
+    if not is_external:
+        ask("CREATE TEMPORARY TABLE ext (i UInt64) AS SELECT arrayJoin([7, 9])")
+    sql = "SELECT id, city FROM events_d JOIN ext ON id = i WHERE id > 8"
+    assert ask(sql) == "9\tRome\n"
+    text = ask(f"EXPLAIN SYNTAX {sql}")
+    assert ("note%60" in text, "WHERE%20%28__table1.%60id%60%20%3E%208" in text) == (False, True), text
+    unmerged = {"distributed_group_by_no_merge": "1"}
+    sql = "SELECT count() FROM events_d WHERE id GLOBAL IN ext AND id + 1 > (SELECT min(i) FROM ext)"
+    assert ask(sql, **unmerged) == "0\n2\n"
+    assert ask("SELECT id FROM events_d WHERE id = (SELECT max(i) FROM ext)", **unmerged) == "9\n"
+
+
 def test_the_shard_of_a_row_is_a_column(cluster: Cluster) -> None:
     sql = "SELECT _shard_num, count(), min(id) FROM events_d GROUP BY _shard_num ORDER BY _shard_num"
     assert cluster.n1.query(sql) == "1\t1000\t0\n2\t1000\t1\n"

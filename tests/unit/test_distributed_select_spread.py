@@ -216,6 +216,36 @@ def test_every_shard_rolls_its_own_groups_up(world: World, sql: str) -> None:
     assert rows(each) == by_shard(world, query)
 
 
+GLOBAL = """
+SELECT count() FROM events WHERE id GLOBAL IN (SELECT id * 3 FROM [people]) AND id + 1 IN [own]
+SELECT e.id, p.id AS o FROM events AS e GLOBAL JOIN [people] AS p ON e.id + 1 = p.id WHERE o IN [own]
+SELECT count() FROM events WHERE id GLOBAL NOT IN [one.extra] AND id + 1 IN [own]
+SELECT count() FROM events WHERE (id, 1) GLOBAL IN (SELECT id, 1 FROM [one.extra]) AND id + 1 IN [own]
+SELECT id FROM events WHERE note GLOBAL IN (SELECT if(id > 9, 'x1', NULL) FROM [one.extra]) AND id % 9 = 1
+"""
+
+
+@pytest.mark.parametrize("sql", GLOBAL.strip().splitlines())
+def test_what_is_global_is_whole_and_of_the_node_that_was_asked(world: World, sql: str) -> None:
+    """In brackets: these tables are read by the initiator, whatever the mode; [own] is each shard's."""
+    sql = sql.replace("[own]", "(SELECT id FROM people)")
+
+    def on_shard(n: int) -> list[str]:
+        text = sql.replace("[people]", "one.people").replace("[one.extra]", "one.extra")
+        return world.bench.ask(text, f"s{n}").splitlines()
+
+    answers = [on_shard(n) for n in range(1, SHARDS + 1)]
+    expected = [*answers[0][:2], *sorted(row for answer in answers for row in answer[2:])]
+    settings = {"distributed_group_by_no_merge": "1", "distributed_product_mode": "local"}
+    asked = sql.replace("[", "").replace("]", "")
+    assert rows(world.ask(asked, settings=settings)) == expected
+    world.bench.ask("CREATE TABLE d.mine ENGINE = Memory AS SELECT * FROM one.extra")
+    try:
+        assert rows(world.ask(asked.replace("one.extra", "mine"), settings=settings)) == expected
+    finally:
+        world.bench.ask("DROP TABLE d.mine SYNC")
+
+
 OF_GROUPS = """
 SELECT city, count() AS c FROM events GROUP BY city HAVING c IN [own] OR city IN (SELECT 'Rome')|
 SELECT id, count() AS c FROM events GROUP BY id HAVING id IN [own] AND sum(id + 1 IN [own]) > 0|

@@ -75,6 +75,8 @@ class OtherTable:
     slot: int
     read: RemoteSelect
     modifiers: str = ""
+    is_local: bool = False
+    """On every shard it is that shard's own table."""
 
     @staticmethod
     def places(slot: int) -> tuple[str, str]:
@@ -120,8 +122,6 @@ class RemoteSelect:
     block: str = ""
     """A whole query with `TABLE_PLACE` and the places of `others`, which gives the columns."""
     others: tuple[OtherTable, ...] = ()
-    reads_others_locally: bool = False
-    """On every shard `others` are that shard's own tables."""
     source: str = ""
     """A subquery with `TABLE_PLACE` and `READ_WITH_PLACE`, which is read instead of the table."""
     read_with: str = ""

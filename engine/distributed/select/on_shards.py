@@ -32,6 +32,7 @@ from engine.distributed.select.model import (
     SourceColumn,
 )
 from engine.distributed.select.query_tree import Node, QueryTree
+from engine.distributed.select.sides import Side, sides_of
 from engine.distributed.select.template import Slot, Template, place_text
 from engine.distributed.select.two_phase import (
     HAS_TOTALS,
@@ -49,6 +50,8 @@ from engine.names import TableName, quote_identifier, quote_string
 from engine.sql.cursor import Cursor
 from engine.sql.sources import read_tables
 
+_ONE = TableName("system", "one")
+"""Every server has it."""
 _NOTHING = (("toUInt8(0)", "__nothing"),)
 """Read where no column is."""
 _BEHIND_GROUPS = frozenset(
@@ -137,6 +140,7 @@ class _Cut:
         is_grouped = query is not None and (
             query.section("GROUP BY") is not None or _called(query, "aggregate")
         )
+        self._check_global()
         match self.spread.merging:
             case Merging.NONE:
                 return await self._whole(describe)
@@ -230,7 +234,7 @@ class _Cut:
         """A read of what `select` makes of each shard's states here, where no shard's own table is."""
         count = len(self.template.slots)
         text = self._checked(select).replace(PLACE, f"null({quote_string(remote.structure)})")
-        tables = {ref.name for ref in read_tables(Cursor(text), 0)} - {TableName("system", "one")}
+        tables = {ref.name for ref in read_tables(Cursor(text), 0)} - {_ONE}
         if tables or (self.spread.is_local and places_of_slots(Cursor(text), count)):
             raise _refused("with WITH TOTALS and a subquery that reads a table of the shards")
         return replace(
@@ -297,6 +301,23 @@ class _Cut:
     def _text(self, begin: int, end: int) -> str:
         return clauses.text_of(self.cursor, begin, end)
 
+    def _is_local(self, at: int) -> bool:
+        """Whether the table at token `at` is each shard's own."""
+        sides = sides_of(self.cursor.words, at - 2, self.block.begin)
+        if not self.spread.is_local or not sides:
+            return False
+        if sides[0] is Side.PLAIN and Side.GLOBAL in sides:
+            raise _refused("on the right of IN or JOIN within that of GLOBAL IN or JOIN")
+        return sides[0] is Side.PLAIN
+
+    def _check_global(self) -> None:
+        """A shard would read its own table of the name."""
+        cursor, begin = self.cursor, self.block.begin
+        for ref in read_tables(Cursor(self._text(begin, self.block.end)), 0):
+            at = cursor.at_offset(cursor.tokens[begin].start + ref.start)
+            if ref.name != _ONE and Side.GLOBAL in sides_of(cursor.words, at, begin):
+                raise _refused(f"with GLOBAL and the table {ref.name}, which is none")
+
     def _on_shard(self, text: str) -> str:
         """A part of the block for the shards: places of tables instead of `null('…')`, FINAL and SAMPLE
         again, and what columns are that a shard has not."""
@@ -316,7 +337,7 @@ class _Cut:
                 last, alias = last + 2, self._text(last, last + 2)
             tokens = tuple(token.text for token in cursor.tokens[at - 2 : last])
             replacements.append((tokens, f"{place} {alias}{modifiers}"))
-            if alias and (is_main or self.spread.is_local):
+            if alias and (is_main or self._is_local(at)):
                 text = pushing.remote_text(text, cursor.tokens[last - 1].text, slot.columns)
         return clauses.replaced(text, replacements)
 
@@ -331,22 +352,23 @@ class _Cut:
         return columns
 
     def _read(self, columns: tuple[SourceColumn, ...], inner: str) -> tuple[str, RemoteSelect]:
-        slots = [self.template.slots[number] for number in self.others]
-        if not self.spread.is_local and any(_is_of_one_shard(slot) for slot in slots):
-            raise _refused("with the setting additional_table_filters and columns that are no table's")
-        others = tuple(
-            OtherTable(number, pushing.plain_read(slot, slot.columns), slot.modifiers)
-            for number, slot in enumerate(self.template.slots)
-            if number in self.others and OtherTable.places(number)[0] in inner
-        )
+        others = []
+        for number in self.others:
+            slot = self.template.slots[number]
+            at = next(at for at, one in self.places if one == number)
+            is_local = self._is_local(at)
+            if not is_local and _is_of_one_shard(slot):
+                raise _refused("with the setting additional_table_filters and columns that are no table's")
+            if OtherTable.places(number)[0] in inner:
+                plain = pushing.plain_read(slot, slot.columns)
+                others.append(OtherTable(number, plain, slot.modifiers, is_local))
         read = RemoteSelect(
             tuple((quote_identifier(column.name), column) for column in columns),
             pruned_by=pushing.read_of(
                 self.tree, self.template.slots[self.block.slot], self.block.slot
             ).pruned_by,
             block=inner,
-            others=others,
-            reads_others_locally=self.spread.is_local,
+            others=tuple(others),
         )
         return self._select_of(read), read
 

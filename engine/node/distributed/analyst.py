@@ -18,7 +18,8 @@ _MAX_DESCRIBED = 256
 
 
 class Analyst:
-    """Asks in sessions of their own, with the settings and parameters of a statement."""
+    """Asks in sessions of their own, with the settings and parameters of a statement; where temporary tables
+    are, in the statement's."""
 
     def __init__(self) -> None:
         self._described: dict[tuple[str, str], list[tuple[str, str]]] = {}
@@ -59,6 +60,12 @@ async def _rows(asked: Asked, sql: str) -> Sequence[Sequence[str]]:
 
 
 async def _answer(asked: Asked, sql: str, format_: str) -> str:
+    if asked.session.may_have_temporary_tables:
+        with asked.session.left_open():
+            result = await asked.session.query(
+                sql, format=format_, params=asked.params, scope=scope_of(asked)
+            )
+        return result.text
     session = asked.session.clone()
     try:
         result = await session.query(sql, format=format_, params=asked.params, scope=scope_of(asked))

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from engine.distributed.select import USUAL, Merging, Spread
+from engine.distributed.select.sides import Side, sides_of
 from engine.errors import Code, SqlError
 from engine.names import quote_for_url
 from engine.node.asked_settings import number
@@ -160,26 +161,6 @@ _NO_LIMITS = frozenset(
 )
 """A user with `readonly = 1` refuses settings, whatever they say."""
 
-_JOIN_WORDS = frozenset(
-    {"ANY", "ALL", "LEFT", "RIGHT", "INNER", "OUTER", "FULL", "CROSS", "SEMI", "ANTI", "ASOF", "PASTE"}
-)
-_CLAUSES = frozenset(
-    {
-        "FROM",
-        "SELECT",
-        "WITH",
-        "PREWHERE",
-        "WHERE",
-        "BY",
-        "HAVING",
-        "QUALIFY",
-        "LIMIT",
-        "SETTINGS",
-        "ON",
-        "USING",
-    }
-)
-
 
 def forwarded(settings: Mapping[str, str], select: str) -> str:
     """What goes into a shard's URL with what it is asked, with `&` before each; empty for nothing."""
@@ -230,44 +211,5 @@ def spread_of(settings: Mapping[str, str], sql: str, starts: Sequence[int], *, s
 def _has_product(sql: str, starts: Sequence[int]) -> bool:
     """A Distributed table in a subquery of IN or JOIN, without GLOBAL, of a query over another."""
     cursor = Cursor(sql)
-    found = {_place(cursor.words, cursor.at_offset(start)) for start in starts}
-    return "" in found and "LOCAL" in found
-
-
-def _place(words: Sequence[str], at: int) -> str:
-    """GLOBAL or LOCAL for a table on the right of IN or JOIN, however deep; empty for any other."""
-    while at > 0:
-        before = at - 1
-        if words[before] == "IN":
-            before -= 1 + (words[before - 1] == "NOT")
-            return "GLOBAL" if words[before] == "GLOBAL" else "LOCAL"
-        if words[before] == "JOIN":
-            while words[before - 1] in _JOIN_WORDS:
-                before -= 1
-            return "GLOBAL" if words[before - 1] == "GLOBAL" else "LOCAL"
-        if words[before] == "," and is_between_tables(words, before):
-            return "LOCAL"
-        at = _bracket_around(words, at)
-    return ""
-
-
-def _bracket_around(words: Sequence[str], at: int) -> int:
-    """The index of the bracket that is open at `at`; 0 without one."""
-    depth = 0
-    for i in range(at - 1, 0, -1):
-        depth += (words[i] == ")") - (words[i] == "(")
-        if depth < 0:
-            return i
-    return 0
-
-
-def is_between_tables(words: Sequence[str], comma: int) -> bool:
-    """Whether the comma stands between tables."""
-    depth = 0
-    for i in range(comma - 1, -1, -1):
-        depth += (words[i] == ")") - (words[i] == "(")
-        if depth < 0:
-            return False
-        if depth == 0 and words[i] in _CLAUSES:
-            return words[i] == "FROM"
-    return False
+    found = [sides_of(cursor.words, cursor.at_offset(start)) for start in starts]
+    return [] in found and any(sides and sides[0] is Side.PLAIN for sides in found)

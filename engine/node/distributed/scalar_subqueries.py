@@ -1,20 +1,20 @@
-"""Subqueries over Distributed tables that are one value, or EXISTS, in statements of which shards execute
-more (`engine.distributed.select.on_shards`).
+"""What is evaluated first in statements of which shards execute more (`engine.distributed.select.on_shards`):
+subqueries over Distributed tables that are one value, or EXISTS, and those of GLOBAL IN over other tables.
 
-As in ClickHouse they are evaluated before all else, by the node that has the statement and with its settings,
-and every shard gets the value. So with `distributed_group_by_no_merge` one that gives a row of each shard is
-error 125, as there.
+As in ClickHouse the node that has the statement does it, with the statement's settings, and every shard gets
+the value. So with `distributed_group_by_no_merge` a value that is a row of each shard is error 125, as there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 from engine.distributed.select.model import names
-from engine.node.distributed.read_settings import is_between_tables
+from engine.distributed.select.sides import Side, is_between_tables, sides_of
 from engine.node.distributed.subquery_values import Meaning, Subquery, ValueOf
 from engine.sql.cursor import Cursor
 from engine.sql.edit import Edit, apply_edits
+from engine.sql.sources import read_tables
 
 _BEGINS = names("SELECT WITH FROM")
 _SET_OPERATIONS = names("UNION EXCEPT INTERSECT")
@@ -30,12 +30,37 @@ async def with_values_of_scalars(sql: str, starts: Collection[int], value: Value
     """`starts` are the offsets of the Distributed tables in the text."""
     cursor = Cursor(sql)
     found = {one.start: one for start in starts if (one := _around(cursor, cursor.at_offset(start)))}
+    for one in _global_sets(cursor):
+        if not any(one.start <= start < one.end for start in starts):
+            found[one.start] = one
+    if any(a.start < b.start < a.end for a in found.values() for b in found.values()):
+        found = {at: one for at, one in found.items() if one.meaning is not Meaning.SET}
     edits = []
     for start, one in found.items():
         text = await value(one)
         if text is not None:
             edits.append(Edit(start, one.end, text))
     return apply_edits(sql, edits)
+
+
+def _global_sets(cursor: Cursor) -> Iterator[Subquery]:
+    """The right sides of GLOBAL IN that read tables of this node."""
+    words = cursor.words
+    for ref in read_tables(cursor, 0):
+        at = cursor.at_offset(ref.start)
+        if words[at - 1] == "IN" and Side.GLOBAL in sides_of(words, at)[:1]:
+            yield Subquery(ref.start, ref.end, f"SELECT * FROM {ref.name.quoted}", Meaning.SET)
+    for at, word in enumerate(words):
+        if word != "IN" or words[at + 1 : at + 2] != ["("] or not _is_subquery(cursor, at + 1):
+            continue
+        if Side.GLOBAL not in sides_of(words, at + 1)[:1]:
+            continue
+        cursor.at = at + 1
+        cursor.skip_brackets()
+        start, end = cursor.tokens[at + 1].start, cursor.last_end
+        select = cursor.sql[start + 1 : end - 1]
+        if read_tables(Cursor(select), 0):
+            yield Subquery(start, end, select, Meaning.SET)
 
 
 def _around(cursor: Cursor, at: int) -> Subquery | None:

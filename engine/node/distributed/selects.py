@@ -61,7 +61,14 @@ from engine.node.distributed.rows_to_read import check_rows_to_read
 from engine.node.distributed.scalar_subqueries import with_values_of_scalars
 from engine.node.distributed.settings_around import settings_of_statement, with_settings
 from engine.node.distributed.shard_reader import ShardReader
-from engine.node.distributed.subquery_values import MOST_IN_SHARDS, Subquery, literal, question_of
+from engine.node.distributed.subquery_values import (
+    MOST_IN_SHARDS,
+    Meaning,
+    Subquery,
+    literal,
+    question_of,
+    question_of_set,
+)
 from engine.node.distributed.table_functions import refused_to_readers
 from engine.node.distributed.tables import DistributedTables
 from engine.node.distributed.views import DistributedViews, is_target
@@ -285,15 +292,25 @@ class DistributedSelects:
         failover = self.failover(asked, statement)
         try:
             prepared = await self.prepare(asked, statement, failover)
-            question = question_of(subquery.meaning, prepared.sql)
-            prepared = replace(prepared, early=None, has_one_row=False, takes_settings=False)
+            question = await self._question(asked, subquery.meaning, prepared.sql)
+            prepared = replace(
+                prepared, early=None, has_one_row=False, takes_settings=False, is_readonly=False
+            )
             async with self._turn(failover):
-                answer = await prepared.run(question, is_harmless=True)
+                with asked.session.left_open():
+                    answer = await prepared.run(question, is_harmless=True)
         except SqlError as error:
             if error.code in (Code.UNKNOWN_IDENTIFIER, Code.NOT_IMPLEMENTED):
                 return None
             raise
         return literal(answer.text, most=MOST_IN_SHARDS)
+
+    async def _question(self, asked: Asked, meaning: Meaning, select: str) -> str:
+        if meaning is not Meaning.SET:
+            return question_of(meaning, select)
+        columns = len(await self._analyst.describe(asked)(select))
+        with_nulls = flag(settings_of(asked), "transform_null_in", False)
+        return question_of_set(select, columns=columns, with_nulls=with_nulls)
 
     async def _analysed(
         self, asked: Asked, template: Template, settings: Mapping[str, str], spread: Spread

@@ -149,7 +149,7 @@ class ShardReader:
             source = sources[other.slot]
             if not isinstance(source, ShardReader):
                 raise TypeError(source)
-            if select.reads_others_locally:
+            if other.is_local:
                 texts[other.slot] = other.text(source.place.text(peer))
             elif self._is_here(peer):
                 texts[other.slot] = await source.table_expression(other.read)

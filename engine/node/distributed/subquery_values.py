@@ -160,7 +160,7 @@ def literal(answer: str, *, most: int) -> str:
     if len(value) > most:
         raise SqlError(
             Code.NOT_IMPLEMENTED,
-            f"What a subquery over a Distributed table gives here may not be longer than {most} characters.",
+            f"What a subquery gives here may not be longer than {most} characters.",
             hint="Write what is read into a table of this node first, and read that.",
         )
     cast = "_CAST" if IS_CHECKED.search(type_) else "CAST"

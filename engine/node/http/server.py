@@ -289,6 +289,7 @@ class HttpServer:
                 async with asked.session.kept_open():
                     for table in tables:
                         await table.create(asked.session, asked.settings)
+                asked.session.may_have_temporary_tables = True
             answer = await stack.enter_async_context(self._router.run(asked))
             audience.note_carried_out()
             data = await answer.read()
