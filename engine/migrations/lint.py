@@ -50,6 +50,7 @@ RULES: dict[str, tuple[Severity, str]] = {
     "no-hosts": (Severity.ERROR, "the cluster has no hosts"),
     "other-cluster": (Severity.ERROR, "ON CLUSTER names another cluster than the folder's"),
     "data-statement": (Severity.ERROR, "SELECT and INSERT do not go through ON CLUSTER"),
+    "too-long": (Severity.ERROR, "hosts read a part of the statement only"),
     "not-on-cluster": (Severity.ERROR, "ClickHouse has no ON CLUSTER for this statement"),
     "replicated-database": (Severity.ERROR, "a Replicated database refuses statements ON CLUSTER"),
     "replicated-path": (Severity.ERROR, "a replication path that shards or replicas would share"),

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from engine.errors import Code, SqlError
 from engine.migrations.files import Direction, Script, ScriptStatement
-from engine.migrations.statements import ADVICE, Surroundings
+from engine.migrations.statements import ADVICE, Surroundings, check_length
 from engine.sql import (
     AlterCommand,
     Statement,
@@ -61,6 +61,7 @@ def check_statement(script: Script, statement: ScriptStatement, surroundings: Su
     notes: list[Note] = []
     notes += _cluster(statement, parsed, surroundings)
     notes += _support(parsed)
+    notes += _length(statement)
     if script.direction is Direction.UP and parsed.is_destructive:
         notes.append(("destructive", f"{_what(parsed)} loses what is there", 0))
     if script.direction is Direction.UP and parsed.rewrites_data:
@@ -105,6 +106,13 @@ def _support(parsed: Statement) -> Iterator[Note]:
         yield "not-on-cluster", f"ClickHouse has no ON CLUSTER for {_what(parsed)}", int(Code.NOT_IMPLEMENTED)
     elif not parsed.alter_is_allowed_on_cluster:
         yield "not-on-cluster", f"ClickHouse refuses {_what(parsed)} ON CLUSTER", int(Code.NOT_IMPLEMENTED)
+
+
+def _length(statement: ScriptStatement) -> Iterator[Note]:
+    try:
+        check_length(statement.sql, statement)
+    except SqlError as error:
+        yield "too-long", str(error), error.code
 
 
 def _repeatable(parsed: Statement, words: list[Token]) -> Iterator[Note]:

@@ -31,7 +31,7 @@ from engine.errors import Code, Refused, ReplyLost, SqlError
 from engine.migrations.files import Direction, Migration, MigrationSet, Script, ScriptStatement
 from engine.migrations.model import RunRequest
 from engine.migrations.rehearse_text import for_rehearsal
-from engine.migrations.statements import Surroundings
+from engine.migrations.statements import Surroundings, full_text
 from engine.sql import literal_value, parse_statement, redact_prose, tokenize
 
 logger = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ _MISSING = frozenset({Code.UNKNOWN_TABLE, Code.UNKNOWN_DATABASE})
 class Scratch(Protocol):
     """A throw-away chDB; `engine.storage.scratch.ScratchChdb`."""
 
-    async def execute(self, sql: str) -> None:
+    async def execute(self, sql: str, *, settings: Mapping[str, str] | None = None) -> None:
         """Raises SqlError."""
         ...
 
@@ -327,15 +327,17 @@ class _Stage:
     ) -> tuple[RehearsalState, int, str, str]:
         """The state, the code and the error, and the note."""
         try:
-            sql = self._text(statement)
+            entry = self.surroundings.prepare(statement, self.request, token="rehearsal").entry
         except Refused as refusal:
             told = await self._syntax_error(statement.sql) or refusal
-            return RehearsalState.FAILED, told.code, redact_prose(told.message), ""
+            return RehearsalState.FAILED, told.code, redact_prose(full_text(told)), ""
+        sql = without_token(entry.query)
         wanted = for_rehearsal(sql)
         code, error, note = 0, "", wanted.note
         try:
             if wanted.sql is not None:
-                await self.scratch.execute(wanted.sql)
+                settings = {setting.name: setting.value for setting in entry.settings}
+                await self.scratch.execute(wanted.sql, settings=settings)
                 return RehearsalState.OK, code, error, note
         except ReplyLost as lost:
             # The statement brought chDB down. Whatever is asked next raises the same and ends the rehearsal.
@@ -359,11 +361,6 @@ class _Stage:
         except SqlError as error:
             return error
         return None
-
-    def _text(self, statement: ScriptStatement) -> str:
-        """What would be sent."""
-        prepared = self.surroundings.prepare(statement, self.request, token="rehearsal")
-        return without_token(prepared.entry.query)
 
     def _is_not_ours(self, error: SqlError, sql: str) -> bool:
         if error.code not in _MISSING:

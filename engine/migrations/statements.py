@@ -13,6 +13,7 @@ from engine.errors import Code, SqlError
 from engine.migrations.files import Script, ScriptStatement
 from engine.migrations.model import RunRequest
 from engine.names import HostId, TableName
+from engine.setting_values import whole_number_of
 from engine.sql import Statement, StatementKind, expand_macros, parse_statement
 
 
@@ -50,7 +51,8 @@ class Surroundings:
         hosts: Sequence[HostId] | None = None,
         uuid_seed: str = "",
     ) -> PreparedStatement:
-        """The entry. `hosts`: these, and no others of the cluster's. Raises SqlError with ClickHouse's codes.
+        """The entry. `hosts`: these, and no others of the cluster's. Raises SqlError with ClickHouse's codes,
+        also where every host would say that the text is too long for it (62).
 
         One that has left the cluster since the ledger was told of it is among them: it is waited for, missed
         and given up like one that leaves when the entry is there.
@@ -72,6 +74,7 @@ class Surroundings:
             on_cluster=cluster if parsed.on_cluster is None else None,
             shared_uuid=uuid5(NAMESPACE_URL, uuid_seed) if shares_uuid else None,
         )
+        check_length(prepared.entry.query, statement)
         if hosts is None or set(hosts) == set(prepared.hosts):
             return prepared
         order = [*prepared.hosts, *sorted(hosts)]
@@ -86,6 +89,25 @@ ADVICE = {
     StatementKind.USE: "say which database is meant: `-- oncluster: database=NAME`",
 }
 """What to write instead of statements that other tools send in a session, and that no queue can take."""
+
+
+_USUAL_BYTES = 1 << 18
+"""ClickHouse's `max_query_size` where nobody sets it."""
+
+
+def check_length(sql: str, statement: ScriptStatement) -> None:
+    """Raises SqlError 62 for a text of which a host would read a part only."""
+    length = len(sql.encode())
+    try:
+        limit = whole_number_of(dict(statement.options.settings).get("max_query_size", str(_USUAL_BYTES)))
+    except ValueError as error:
+        raise SqlError(Code.CANNOT_PARSE_NUMBER, f"max_query_size: {error}.") from error
+    if 0 < limit < length:
+        raise SqlError(
+            Code.SYNTAX_ERROR,
+            f"Max query size exceeded: the statement has {length} bytes, hosts read {limit}.",
+            hint="Have them read all of it: -- oncluster-next: setting.max_query_size=0",
+        )
 
 
 def qualified(parsed: Statement, statement: ScriptStatement, request: RunRequest) -> list[TableName]:

@@ -73,29 +73,34 @@ def _statements_of(runner: MigrationRunner, record: MigrationRecord) -> int:
 async def mark(
     runner: MigrationRunner, request: RunRequest, version: int, *, applied: bool, reason: str
 ) -> MigrationRecord:
-    """A person declares a migration applied, or not applied; nothing is sent. Raises MigrationRefused."""
+    """A person declares a migration applied, or not applied; nothing is sent. Raises MigrationRefused.
+
+    One that the ledger knows can be declared not applied also when its files are gone for good.
+    """
     if not reason.strip():
         raise MigrationRefused("Marking needs a reason; it stays in the ledger.")
     migration = runner.migrations.get(version)
-    if migration is None or migration.up is None:
-        raise MigrationRefused(f"There is no version {version} in {runner.migrations.folder}.")
+    up = None if migration is None else migration.up
     locked = runner.locked
     lease = await locked.acquire(request)
     try:
         record = locked.record(version)
+        if up is None and (applied or record.state.is_untouched):
+            raise MigrationRefused(f"There is no version {version} in {runner.migrations.folder}.")
+        title = record.title if migration is None else migration.title
         if (applied and record.state.is_in_schema) or (not applied and record.state.is_untouched):
-            raise MigrationRefused(f"{migration.name} is {record.state} already.")
+            raise MigrationRefused(f"{version}_{title} is {record.state} already.")
         # A new generation: what was sent before is no part of what the person vouches for.
         is_new = applied and record.state is not MigrationState.PENDING
         generation = record.generation + 1 if is_new else record.generation
         locked.writer(request.run_id, lease).record_event(
             Event.MARKED_APPLIED if applied else Event.MARKED_UNAPPLIED,
             version=version,
-            title=migration.title,
+            title=title,
             direction=Direction.UP if applied else Direction.DOWN,
             generation=generation,
-            statements=len(migration.up.statements),
-            file_checksum=migration.up.checksum,
+            statements=record.statements if up is None else len(up.statements),
+            file_checksum=record.file_checksum if up is None else up.checksum,
             done_by=request.requested_by,
             note=reason,
         )

@@ -21,7 +21,7 @@ from typing import Any, Self
 from engine.errors import ReplyLost, SqlError
 from engine.names import quote_string
 from engine.sql import parse_statement
-from engine.storage.guard import check_statement
+from engine.storage.guard import check_settings, check_statement
 
 _LIMIT_BYTES = 64 << 20
 _SCOPE = ": In scope SELECT formatQuerySingleLine("
@@ -66,15 +66,18 @@ class ScratchChdb:
     ) -> None:
         await self.close()
 
-    async def query(self, sql: str, *, format: str = "TabSeparated") -> str:
+    async def query(
+        self, sql: str, *, format: str = "TabSeparated", settings: Mapping[str, str] | None = None
+    ) -> str:
         """The whole result as text. Raises SqlError; ReplyLost if chDB died of the statement."""
         check_statement(parse_statement(sql), sql)
-        answer = await self._ask({"sql": sql, "format": format})
+        check_settings(settings or {})
+        answer = await self._ask({"sql": sql, "format": format, "settings": dict(settings or {})})
         return str(answer["text"])
 
-    async def execute(self, sql: str) -> None:
-        """Run a statement for its effect. Raises as `query`."""
-        await self.query(sql, format="Null")
+    async def execute(self, sql: str, *, settings: Mapping[str, str] | None = None) -> None:
+        """Run a statement for its effect, under these settings. Raises as `query`."""
+        await self.query(sql, format="Null", settings=settings)
 
     async def rows(self, sql: str) -> Sequence[Sequence[str]]:
         """The result of a SELECT without FORMAT, every value as text. Raises as `query`."""
@@ -82,9 +85,10 @@ class ScratchChdb:
         return [json.loads(line) for line in text.splitlines()]
 
     async def validate(self, sql: str) -> str:
-        """What ClickHouse's parser makes of `sql`, on one line. Raises SqlError 62."""
+        """What ClickHouse's parser makes of `sql`, however long it is, on one line. Raises SqlError 62."""
+        question = f"SELECT formatQuerySingleLine({quote_string(sql)})"
         try:
-            text = await self.query(f"SELECT formatQuerySingleLine({quote_string(sql)})", format="TSVRaw")
+            text = await self.query(question, format="TSVRaw", settings={"max_query_size": "0"})
         except SqlError as error:
             # "In scope SELECT …" repeats all of `sql`, within a literal where nobody finds its secrets.
             error.message = error.message.partition(_SCOPE)[0]

@@ -5,19 +5,20 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from engine.env import SystemEnv
 from engine.errors import SqlError
+from engine.names import quote_string
 from engine.storage.errors import sql_error
 from engine.storage.layout import LOCAL_DATABASE, ChdbSettings, prepare
 
+_SETTINGS = {"implicit_select": "0", "fsync_metadata": "0"}
 
-def _open(question: dict[str, Any]) -> Any:
-    from chdb import _chdb
 
-    chdb: Any = _chdb
+def _open(chdb: Any, question: dict[str, Any]) -> Any:
     chdb.set_signal_handlers_enabled(False)
     settings = ChdbSettings(
         display_name="scratch", macros=question["macros"], fsync=False, graphite=question["graphite"]
@@ -26,26 +27,47 @@ def _open(question: dict[str, Any]) -> Any:
     path.mkdir(parents=True, exist_ok=True)
     connection = chdb.connect(prepare(path, settings, SystemEnv()))
     connection.query(f"DETACH DATABASE {LOCAL_DATABASE}")
-    connection.query("SET implicit_select = 0, fsync_metadata = 0")
+    _set(connection, _SETTINGS)
     return connection
+
+
+def _set(connection: Any, settings: Mapping[str, str]) -> None:
+    connection.query(
+        "SET " + ", ".join(f"{name} = {quote_string(value)}" for name, value in settings.items())
+    )
+
+
+def _answer(chdb: Any, connection: Any, path: str, question: dict[str, Any]) -> str:
+    settings: dict[str, str] = question["settings"]
+    if settings:  # for this statement alone, also those that cannot be taken back, such as readonly
+        connection = chdb.connect(path)
+        _set(connection, _SETTINGS | settings)
+    try:
+        text: bytes = connection.query(question["sql"], question["format"]).bytes()
+    finally:
+        if settings:
+            connection.close()
+    return text.decode("utf-8", "replace")
 
 
 def main() -> None:
     """Until standard input closes."""
+    from chdb import _chdb
+
     # chDB and Python may write to standard output: answers go to a descriptor of their own.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     connection: Any = None
+    path = ""
     for line in sys.stdin.buffer:
         question = json.loads(line)
         answer: dict[str, object]
         try:
             if connection is None:
-                connection = _open(question)
+                connection, path = _open(_chdb, question), question["path"]
                 answer = {"text": ""}
             else:
-                data = connection.query(question["sql"], question["format"]).bytes()
-                answer = {"text": data.decode("utf-8", "replace")}
+                answer = {"text": _answer(_chdb, connection, path, question)}
         except RuntimeError as error:
             refusal: SqlError = sql_error(str(error))
             answer = {"code": refusal.code, "message": refusal.message, "name": refusal.name}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -128,6 +128,20 @@ async def test_up_is_not_repeated_where_the_file_says_why_it_need_not_be(tmp_pat
 
 
 @pytest.mark.slow
+async def test_settings_that_travel_with_a_statement_hold_for_it_alone(tmp_path: Path) -> None:
+    makes = "CREATE TABLE IF NOT EXISTS d.{} (x LowCardinality(UInt8){}) ENGINE = Memory;\n"
+    travels = "-- oncluster-next: setting.max_query_size=0 setting.allow_suspicious_low_cardinality_types=1\n"
+    long = f" COMMENT '{'its long ' * 30000}'"
+    files = {"1_a.up.sql": f"{travels}{makes.format('a', long)}{makes.format('b', '')}"}
+    result = await of(tmp_path, files)
+    assert [(s.version, s.statement, s.code) for s in result.failures] == [(1, 2, 455)]
+    migrations, problems = read_folder(tmp_path / "shop")
+    async with ScratchChdb() as scratch:
+        report = await lint(migrations, problems, surroundings("shop"), validator=scratch.validate)
+    assert report.errors == ()
+
+
+@pytest.mark.slow
 async def test_an_empty_down_file_is_as_good_as_none(tmp_path: Path) -> None:
     result = await of(
         tmp_path,
@@ -240,10 +254,10 @@ async def test_a_misspelt_word_is_a_syntax_error_with_its_place(tmp_path: Path) 
 @pytest.mark.slow
 async def test_a_statement_that_brings_the_scratch_down_is_named(tmp_path: Path) -> None:
     class Dying(ScratchChdb):
-        async def execute(self, sql: str) -> None:
+        async def execute(self, sql: str, *, settings: Mapping[str, str] | None = None) -> None:
             if "fatal" in sql:
                 await self.close()
-            await super().execute(sql)
+            await super().execute(sql, settings=settings)
 
     files = {"2_b.up.sql": "CREATE TABLE IF NOT EXISTS d.fatal (x Int8) ENGINE = Memory"}
     folder = write(tmp_path / "shop", {"1_d.up.sql": "CREATE DATABASE IF NOT EXISTS d", **files})

@@ -65,6 +65,25 @@ def test_a_statement_that_cannot_go_on_cluster_is_refused_with_its_place_and_cod
     in_world(tmp_path, scenario, files=files)
 
 
+def test_a_statement_of_which_hosts_would_read_a_part_is_refused_before_anything_is_sent(
+    tmp_path: Path,
+) -> None:
+    long = f"CREATE TABLE s.long (x Int8 COMMENT '{'é' * 131072}') ENGINE = Memory"
+
+    async def scenario(world: World) -> None:
+        await world.start()
+        (problem,) = (await make_plan(await world.runner(), world.request())).problems
+        assert (problem.rule, problem.code) == ("not-sendable", 62)
+        assert "max_query_size=0" in problem.message
+        with pytest.raises(MigrationFilesError, match="hosts read 262144"):
+            await drive(await world.runner(), world.request())
+        assert world.entries() == []
+        write(world.folder, {"1_long.up.sql": f"-- oncluster: setting.max_query_size=0\n{long}"})
+        assert (await drive(await world.runner(), world.request())).state is RunState.DONE
+
+    in_world(tmp_path, scenario, files={"1_long.up.sql": long})
+
+
 def test_a_cluster_that_is_not_configured_is_refused_with_its_code(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         runner = await world.runner()
@@ -136,6 +155,22 @@ def test_an_applied_migration_whose_file_is_gone_is_reported(tmp_path: Path) -> 
         (world.folder / "3_more.down.sql").unlink()
         with pytest.raises(ChangedMigration, match="version 3"):
             await drive(await world.runner(), world.request())
+
+    in_world(tmp_path, scenario)
+
+
+def test_a_migration_whose_files_are_gone_for_good_can_be_marked_as_not_applied(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        await drive(await world.runner(), world.request())
+        (world.folder / "3_more.up.sql").unlink()
+        (world.folder / "3_more.down.sql").unlink()
+        for version, applied in ((3, True), (4, False)):
+            with pytest.raises(MigrationRefused, match=f"no version {version}"):
+                await mark(await world.runner(), world.request(), version, applied=applied, reason="x")
+        await mark(await world.runner(), world.request(), 3, applied=False, reason="squashed into 2")
+        assert (await drive(await world.runner(), world.request())).state is RunState.DONE
+        assert world.states()[3] == "rolled_back"
 
     in_world(tmp_path, scenario)
 

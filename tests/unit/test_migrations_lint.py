@@ -78,6 +78,8 @@ async def test_a_good_migration_is_clean(tmp_path: Path) -> None:
         ("ALTER TABLE d.x MODIFY COLUMN a UInt64", "rewrites-data"),
         ("INSERT INTO d.x SELECT 1", "data-statement"),
         ("SELECT 1", "data-statement"),
+        (f"ALTER TABLE d.x COMMENT COLUMN a '{'x' * 262144}'", "too-long"),
+        ("-- oncluster: setting.max_query_size=20\n" + GOOD, "too-long"),
         ("ALTER TABLE d.x ATTACH PARTITION 1", "not-on-cluster"),
         ("CREATE TABLE IF NOT EXISTS d.t ON CLUSTER other (a UInt8) ENGINE = Memory", "other-cluster"),
         ("-- oncluster: cluster=gone\nCREATE DATABASE IF NOT EXISTS d", "unknown-cluster"),
