@@ -84,18 +84,20 @@ class Place:
         for host in HOSTS:
             await self.command(
                 host,
-                f"CREATE TABLE {name} (k UInt64, v String) ENGINE = ReplicatedMergeTree('/tables/{name}', "
-                "'{replica}') PARTITION BY k % 2 ORDER BY k",
+                f"CREATE TABLE {name} (k UInt64, v String, few LowCardinality(UInt8) DEFAULT 1) "
+                f"ENGINE = ReplicatedMergeTree('/tables/{name}', '{{replica}}') "
+                "PARTITION BY k % 2 ORDER BY k",
+                allow_suspicious_low_cardinality_types="1",  # it stands in no definition
             )
-        await self.command("n1", f"INSERT INTO {name} SELECT number, 'x' FROM numbers(2000)")
-        await self.command("n2", f"INSERT INTO {name} SELECT number, 'y' FROM numbers(2000)")
+        await self.command("n1", f"INSERT INTO {name} (k, v) SELECT number, 'x' FROM numbers(2000)")
+        await self.command("n2", f"INSERT INTO {name} (k, v) SELECT number, 'y' FROM numbers(2000)")
         for host in HOSTS:
             await self.command(host, f"SYSTEM SYNC REPLICA {name}")
         return name
 
-    async def command(self, host: str, sql: str) -> str:
+    async def command(self, host: str, sql: str, **settings: str) -> str:
         async with NodeClient(self.cluster.node(host).url) as client:
-            return await client.command(sql)
+            return await client.command(sql, settings=settings)
 
 
 @pytest.fixture(scope="module")

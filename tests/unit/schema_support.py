@@ -86,6 +86,8 @@ class FakeServer:
                     }
                     for name, (path, replica) in self.replicas.items()
                 ]
+            case "settings":
+                return []
             case "macros":
                 return [{"macro": name, "substitution": value} for name, value in self.macros.items()]
         raise SqlError(60, f"Table system.{table} does not exist")

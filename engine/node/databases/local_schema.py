@@ -26,7 +26,7 @@ from engine.node.asked_settings import number
 from engine.node.databases.begun import BegunMutations
 from engine.node.databases.commit_fence import CommitFence
 from engine.node.databases.moments import Moment, moment_of, opposite_of
-from engine.node.databases.planning import LENIENT, AlterPlanner
+from engine.node.databases.planning import AlterPlanner
 from engine.node.databases.replacement import Replacement, has_rows_of_its_own, replaces_table
 from engine.node.databases.rewriting import from_log
 from engine.node.databases.texts import SchemaTexts, changes, uuid_of
@@ -36,6 +36,7 @@ from engine.node.replicated.local_tables import LocalTables
 from engine.node.replicated.own_tables import own_table, table_behind
 from engine.node.statement import Asked
 from engine.sql import AlterCommand, Statement, StatementKind, parse_statement, redact, runs_once_per_shard
+from engine.sql.lenient import LENIENT
 from engine.storage import ChdbPool
 
 log = logging.getLogger(__name__)

@@ -27,6 +27,7 @@ from engine.client import NodeClient
 from engine.errors import OnclusterError, Refused, SqlError, UnknownOutcome
 from engine.names import HostId
 from engine.operations.act import Act, ActResult, ActState, Danger, Plan
+from engine.operations.again import make_again
 from engine.operations.carrying_out import Performer
 from engine.operations.drift.gather import look_at_object
 from engine.operations.drift.model import Drift, DriftKind, ObjectName, Schemas
@@ -201,7 +202,7 @@ def _host(site: Site, readable: str) -> HostId:
 async def _run(client: NodeClient, sql: str) -> str:
     """What the server has against it; empty where it has nothing. Raises UnknownOutcome, NodeUnavailable."""
     try:
-        await client.command(sql)
+        await make_again(client, sql)
     except SqlError as error:
         return error.display_text
     return ""

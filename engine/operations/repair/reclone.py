@@ -14,6 +14,7 @@ from __future__ import annotations
 from engine.client import NodeClient
 from engine.errors import Code, OnclusterError, SqlError
 from engine.names import quote_identifier, quote_string
+from engine.operations.again import make_again
 from engine.operations.repair.performing import Steps, Work
 from engine.replication.commands.drop import drop_dead_replica
 from engine.replication.paths import TablePaths
@@ -61,7 +62,7 @@ async def _reclone(work: Work) -> None:
     if work.table.database != "default":
         await work.client.command(f"CREATE DATABASE IF NOT EXISTS {quote_identifier(work.table.database)}")
     try:
-        await work.client.command(str(work.act.payload["create"]))
+        await make_again(work.client, str(work.act.payload["create"]))
     except SqlError as error:
         if error.code != Code.TABLE_ALREADY_EXISTS:
             raise
