@@ -346,7 +346,7 @@ def _run(place: Place, ledger: Ledger, request: RunRequest, *, nodes: tuple[str,
         if not click.confirm("Send it to the cluster?", err=True):
             raise
         summary = run_async(work(replace(request, approved_by=request.requested_by)))
-    print_json(summary.to_json()) if as_json else show_summary(summary)
+    print_json(summary.to_json()) if as_json else show_summary(summary, place.config.topology)
     match summary.state:
         case RunState.FAILED:
             _exit(ExitCode.FAILED)

@@ -11,9 +11,11 @@ from typing import Any
 import click
 
 from engine.cli.common import console, fits_as_table, print_json, print_table
+from engine.config.model import Topology
 from engine.ddl.output import DEFAULT_TIMEOUT_S
 from engine.local.progress import ConsoleSink, Steps
 from engine.migrations.decide import describe
+from engine.migrations.departed import departed
 from engine.migrations.files import MigrationSet
 from engine.migrations.ledger import RunRow
 from engine.migrations.lint import LintReport
@@ -84,8 +86,8 @@ class Reporter:
         self._console.print(f"{step.version} {step.title}: {record.state}", markup=False, highlight=False)
 
 
-def show_summary(summary: RunSummary) -> None:
-    """What a run did, one line for each statement, and the errors in full."""
+def show_summary(summary: RunSummary, topology: Topology) -> None:
+    """What a run did, one line for each statement, the errors in full, and who is waited for in vain."""
     rows = []
     for step in summary.steps:
         for ref in step.refs:
@@ -98,6 +100,8 @@ def show_summary(summary: RunSummary) -> None:
         empty=f"{summary.cluster}: there was nothing to do.",
     )
     _show_failures(summary.rows)
+    for note in departed(summary.rows, topology):
+        click.echo(note)
     match summary.state:
         case RunState.PARTIAL:
             click.echo("Hosts that are away catch up by themselves; `oncluster migrate status` records it.")

@@ -14,6 +14,7 @@ from engine.ddl.queue_table import QueueState
 from engine.errors import OnclusterError, Refused
 from engine.migrations import lock
 from engine.migrations.database_probe import DatabaseProbe, databases_of
+from engine.migrations.departed import departed
 from engine.migrations.errors import ChangedMigration, MigrationRefused, Problem
 from engine.migrations.lint_databases import refused_by_databases
 from engine.migrations.model import RunRequest
@@ -65,6 +66,8 @@ async def make_plan(runner: MigrationRunner, request: RunRequest, *, probe: Node
         databases_of(runner.topology, runner.cluster, probe),
     )
     problems += refused_by_databases(selected, request, runner.surroundings, replicated)
+    said = [*map(str, notes), *silent, *_newcomers(runner, list(records.values()))]
+    said += departed([row for item in selected for row in item.record.rows], runner.topology)
     return build_plan(
         runner.migrations,
         selected,
@@ -72,7 +75,7 @@ async def make_plan(runner: MigrationRunner, request: RunRequest, *, probe: Node
         runner.surroundings,
         facts,
         problems=problems,
-        notes=[str(note) for note in notes] + silent + _newcomers(runner, list(records.values())),
+        notes=said,
     )
 
 

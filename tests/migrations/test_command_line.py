@@ -19,6 +19,7 @@ from engine.cli.main import cli
 from engine.cli.migrate_place import Place
 from engine.cli.migrate_show import show_summary
 from engine.client.node_client import NodeClient
+from engine.config.model import Topology
 from engine.errors import KeeperUnavailable, SessionExpired
 from engine.keeper import zookeeper
 from engine.keeper.base import Keeper
@@ -146,7 +147,7 @@ def test_a_failed_run_says_what_can_be_done_in_its_direction(
     capsys: pytest.CaptureFixture[str], direction: Direction, advice: str
 ) -> None:
     step = Step(1, "tables", direction, 1, 1)
-    show_summary(RunSummary("run", "shop", RunState.FAILED, (step,), ()))
+    show_summary(RunSummary("run", "shop", RunState.FAILED, (step,), ()), Topology({}))
     last = capsys.readouterr().out.rstrip().splitlines()[-1]
     assert "--retry-failed" in last and advice in last
 

@@ -11,6 +11,7 @@ import pytest
 from engine.config.model import Cluster, Replica, Shard, Topology
 from engine.ddl.output import OutputMode
 from engine.errors import NodeUnavailable
+from engine.migrations.departed import departed
 from engine.migrations.drive import drive
 from engine.migrations.errors import MigrationFilesError
 from engine.migrations.gather import make_plan
@@ -147,6 +148,19 @@ def test_a_host_that_joined_later_is_named(tmp_path: Path) -> None:
         after: MigrationRunner = replace(runner, topology=Topology({"shop": grown}))
         plan = await make_plan(after, world.request())
         assert [note for note in plan.notes if "node03:9000 has none of the 3" in note]
+
+    in_world(tmp_path, scenario)
+
+
+def test_a_host_that_left_and_is_waited_for_is_named(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await world.start(without=frozenset({NODE2}))
+        summary = await drive(await world.runner(), world.request(timeout_s=1))
+        assert summary.state is RunState.UNFINISHED
+        smaller = Topology({"shop": Cluster("shop", (Shard(1, (Replica("node01", 9000),)),))})
+        plan = await make_plan(replace(await world.runner(), topology=smaller), world.request())
+        assert [note for note in plan.notes if "cleanup abandon node02:9000" in note], plan.notes
+        assert not departed(summary.rows, world.topology)
 
     in_world(tmp_path, scenario)
 
