@@ -2,6 +2,7 @@
 
     <base>/lease           who holds it; JSON; never removed. Its version is the lock: all change by compare
     and set <base>/alive-<fence>   ephemeral, only for a holder that lives in one process
+    <base>/recorded        the last fence that the ledger has taken, and the ledger
     <base>/renewed         when a holder of several processes last did something (the server's clock, in its
     mtime)
 
@@ -22,6 +23,7 @@ Safety argument.
 3. After a lost answer the lease is read again: a nonce tells whether it is ours.
 4. The lease names the ledger. A cluster whose migrations are recorded elsewhere is refused until somebody
    says that this ledger takes over, because a ledger that has not seen what was applied would apply it again.
+   So would a copy of before, put in the ledger's place: it lacks the fence that is in `recorded`.
 What a crash leaves: a held lease, which its run re-enters (TTL) or anybody takes (SESSION, when the session
 has timed out). Several processes of one run hold the same fence; what they write is keyed by what it says.
 This module never removes another's `alive` node and never trusts a local clock.
@@ -110,6 +112,25 @@ class LeaseText:
             )
         except (ValueError, KeyError, TypeError) as error:
             raise LedgerCorrupt(f"The migration lock at {path} cannot be read: {error!r}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """The content of `recorded`: `ledger_id` has taken `fence`, and everything before it."""
+
+    ledger_id: str
+    fence: int
+
+    def to_bytes(self) -> bytes:
+        return f"{self.ledger_id} {self.fence}".encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes, *, path: str) -> Recorded:
+        """Raises LedgerCorrupt for anything that `to_bytes` did not write."""
+        ledger_id, _, fence = data.decode(errors="replace").partition(" ")
+        if not fence.isdecimal():
+            raise LedgerCorrupt(f"What {path} says cannot be read: {data!r}")
+        return cls(ledger_id, int(fence))
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +254,30 @@ async def release(keeper: Keeper, lease: Lease) -> None:
         return
 
 
+async def recorded(keeper: Keeper, base: str) -> Recorded | None:
+    """None where no ledger has taken a fence yet."""
+    try:
+        node = await keeper.get(_recorded(base))
+    except NoNode:
+        return None
+    return Recorded.from_bytes(node.data, path=_recorded(base))
+
+
+async def record(keeper: Keeper, lease: Lease) -> None:
+    """Say that the ledger has taken the fence. Raises StaleFence when the lease is another's."""
+    path, data = _recorded(lease.base), Recorded(lease.text.ledger_id, lease.fence).to_bytes()
+    try:
+        await keeper.multi([*lease.guard, SetData(path, data)])
+    except MultiFailed as error:
+        if error.index < len(lease.guard) or not isinstance(error.error, NoNode):
+            raise lost_lease(lease) from error
+        try:
+            await keeper.multi([*lease.guard, Create(path, data)])
+        except MultiFailed as again:
+            if not isinstance(again.error, NodeExists):  # another process of the run was faster
+                raise lost_lease(lease) from again
+
+
 async def look(keeper: Keeper, base: str) -> LeaseText | None:
     """Who holds the lease, or held it last; None if nobody ever did."""
     try:
@@ -299,6 +344,10 @@ def lost_lease(lease: Lease) -> StaleFence:
 
 def _lease(base: str) -> str:
     return f"{base}/lease"
+
+
+def _recorded(base: str) -> str:
+    return f"{base}/recorded"
 
 
 def _renewed(base: str) -> str:

@@ -2,7 +2,8 @@
 
 Safety argument. `acquire` takes the lease, which bears a fence greater than any before it, and registers the
 fence with the ledger before anything is written under it: from then on the ledger refuses every writer of an
-earlier lease. A crash in between leaves a lease that its run re-enters or others wait out.
+earlier lease. A crash in between leaves a lease that its run re-enters or others wait out. Then it is written
+down in Keeper that the ledger has the fence, so an older copy of the ledger is known as one.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from engine.env import Env
 from engine.errors import OnclusterError
 from engine.keeper.base import Keeper
 from engine.migrations import lock
+from engine.migrations.errors import MigrationRefused
 from engine.migrations.ledger import Ledger
 from engine.migrations.ledger_writer import LedgerWriter
 from engine.migrations.lock import Lease
@@ -41,15 +43,27 @@ class LockedLedger:
         return self.queue.paths.migrations(self.cluster)
 
     async def check(self) -> None:
-        """Raises MigrationRefused when this ledger does not know what was applied on the cluster."""
+        """Raises MigrationRefused when this ledger does not know what was applied on the cluster, or not the
+        latest of it."""
+        recorded = await lock.recorded(self.keeper, self.lock_path)  # before the ledger, which may be ahead
         found = await lock.look(self.keeper, self.lock_path)
         ledger_id = self.ledger.ledger_id if self.ledger.is_made else ""
         lock.check_ledger(found, ledger_id=ledger_id, ledger_url=self.ledger.url)
+        if recorded is None or recorded.ledger_id != ledger_id:
+            return
+        known = self.ledger.max_fence(self.cluster)
+        if known < recorded.fence:
+            raise MigrationRefused(
+                f"The ledger at {self.ledger.url} is an older copy of itself: its last lock is number {known}, "
+                f"and it has had {recorded.fence}. What was done since then it would do again, or not undo.",
+                hint="Use the newest copy. If that is lost: compare (`oncluster drift check`), `mark` what "
+                "is applied, then repeat with --adopt-ledger.",
+            )
 
     async def acquire(self, request: RunRequest) -> Lease:
         """Raises Busy (names the holder), MigrationRefused, Keeper's errors and LedgerUnavailable."""
-        if not request.adopt_ledger and not self.ledger.is_made:
-            await self.check()  # before it is made: its address may be mistyped
+        if not request.adopt_ledger:
+            await self.check()  # before the ledger is made: its address may be mistyped
         claim = lock.Claim(
             run_id=request.run_id,
             holder=request.holder or request.requested_by,
@@ -65,6 +79,7 @@ class LockedLedger:
             self.ledger.register_fence(
                 self.cluster, lease.fence, run_id=request.run_id, holder=lease.text.holder
             )
+            await lock.record(self.keeper, lease)
         except OnclusterError:
             await self.give_back(lease)
             raise

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -278,6 +280,42 @@ def test_a_cluster_whose_migrations_are_in_another_ledger_is_refused_until_this_
         assert len(world.entries()) == 8
 
     in_world(tmp_path, scenario)
+
+
+def test_an_older_copy_of_the_ledger_is_refused_until_somebody_says_that_it_takes_over(
+    tmp_path: Path,
+) -> None:
+    """1. The ledger is copied. 2. A migration is applied, undone and applied. 3. The copy is put back: it has
+    never heard of the migration, and after 1 it would take what undid it for its own doing."""
+
+    async def scenario(world: World) -> None:
+        await world.start()
+        await drive(await world.runner(), world.request(target=2))
+        newest, before = world.ledger_path, _copied(world.ledger_path, tmp_path / "before.db")
+        for request in (world.request(), world.down(), world.request()):
+            await drive(await world.runner(), request)
+        sent = world.entries()
+        world.ledger_path = before
+        runner = await world.runner()
+        for work in (drive(runner, world.request()), refresh(runner, world.request())):
+            with pytest.raises(MigrationRefused, match="older copy of itself"):
+                await work
+        plan = await make_plan(runner, world.request())
+        assert any("older copy" in problem.message for problem in plan.problems)
+        await mark(runner, world.request(adopt_ledger=True), 3, applied=True, reason="compared")
+        assert (await drive(runner, world.request())).state is RunState.DONE
+        assert world.entries() == sent
+        world.ledger_path = newest
+        with pytest.raises(MigrationRefused, match="older copy of itself"):
+            await drive(await world.runner(), world.request())
+
+    in_world(tmp_path, scenario)
+
+
+def _copied(ledger: Path | str, file: Path) -> Path:
+    with closing(sqlite3.connect(ledger)) as source, closing(sqlite3.connect(file)) as target:
+        source.backup(target)
+    return file
 
 
 def test_a_migration_can_be_marked_with_a_reason_and_is_passed_over_then(tmp_path: Path) -> None:
