@@ -257,6 +257,7 @@ class OnclusterGroup(click.Group):
         if ctx.parent is not None:
             return super().invoke(ctx)
         asks_for_json = "--json" in itertools.takewhile(lambda argument: argument != "--", ctx.args)
+        ctx.meta[_JSON_KEY] = asks_for_json  # before the part is imported that would say so
         try:
             return self._invoke_root(ctx)
         except click.ClickException as error:

@@ -54,8 +54,9 @@ class LockedLedger:
         known = self.ledger.max_fence(self.cluster)
         if known < recorded.fence:
             raise MigrationRefused(
-                f"The ledger at {self.ledger.url} is an older copy of itself: its last lock is number {known}, "
-                f"and it has had {recorded.fence}. What was done since then it would do again, or not undo.",
+                f"The ledger at {self.ledger.url} is an older copy of itself: its last lock is number "
+                f"{known}, and it has had {recorded.fence}. What was done since then it would do again, or "
+                "not undo.",
                 hint="Use the newest copy. If that is lost: compare (`oncluster drift check`), `mark` what "
                 "is applied, then repeat with --adopt-ledger.",
             )

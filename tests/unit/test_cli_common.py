@@ -95,6 +95,18 @@ def test_with_json_an_error_is_json_too() -> None:
     }
 
 
+def test_ctrl_c_is_json_too_while_the_part_that_takes_json_is_imported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(_name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(main.importlib, "import_module", interrupted)
+    result = CliRunner().invoke(main.cli, ["migrate", "plan", "--json"])
+    assert result.exit_code == 130
+    assert json.loads(result.stderr)["error"]["message"] == "Interrupted."
+
+
 def test_a_full_disk_is_one_line_and_not_a_traceback() -> None:
     code, text = run(OSError(28, "No space left on device", "/data/x"))
     assert code == 1
