@@ -117,7 +117,7 @@ def write_files(
         f"maxSessionTimeout={400 * tick_ms}",
         "initLimit=20",
         "syncLimit=10",
-        f"dataDir={data}",
+        f"dataDir={_property(data)}",
         f"clientPort={client_port}",
         f"clientPortAddress={host}",
         "maxClientCnxns=0",
@@ -134,3 +134,10 @@ def write_files(
         (data / "myid").write_text(f"{number}\n")
     (directory / "zoo.cfg").write_text("\n".join(lines) + "\n")
     (directory / "log4j2.properties").write_text(_LOG_SETTINGS)
+
+
+def _property(path: Path) -> str:
+    """As Java reads a file of properties, which is Latin-1 and has escapes."""
+    utf_16 = str(path).replace("\\", "\\\\").encode("utf-16-be", "surrogatepass")
+    units = (int.from_bytes(utf_16[at : at + 2], "big") for at in range(0, len(utf_16), 2))
+    return "".join(chr(unit) if unit < 0x80 else f"\\u{unit:04x}" for unit in units)

@@ -112,9 +112,11 @@ def test_more_options_of_java_come_from_the_environment_and_win(tmp_path, monkey
 @pytest.mark.slow
 async def test_a_server_starts_in_a_directory_of_any_name_also_in_the_language_c(tmp_path, monkeypatch):
     monkeypatch.setenv("LC_ALL", "C")
-    directory = tmp_path / "zk ä [1] 🦓"
+    directory = tmp_path / "zk ä [1] 🦓 a\\b"
     async with EmbeddedZooKeeper(directory, is_durable=False, ends_with_parent=True) as server:
         assert await server.is_serving()
+    assert list(tmp_path.iterdir()) == [directory]
+    assert (directory / "data" / "version-2").is_dir()
 
 
 @pytest.mark.slow
