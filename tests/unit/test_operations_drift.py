@@ -462,6 +462,31 @@ def test_what_changed_since_the_plan_is_refused_or_not_needed(tmp_path):
     assert states(done) == [ActState.REFUSED] and not clients[HOSTS[1]].ran
 
 
+@pytest.mark.parametrize(
+    ("in_keeper", "advice"),
+    [
+        (("a",), "its shard has not had that ALTER. Once there: ALTER TABLE `d`.`r` ADD COLUMN"),
+        (("a", "new"), "its replica has yet to take over an ALTER"),
+    ],
+)
+def test_an_alter_that_a_replica_lacks_is_its_own_affair_or_its_shards(tmp_path, in_keeper, advice):
+    async def main(env, server):
+        keeper = await server.connect()
+        await plant(keeper, columns=("a", "new"))
+        text = Columns(tuple(Column(name, "Int32") for name in in_keeper)).to_bytes()
+        await keeper.set("/clickhouse/tables/2/r/columns", text)
+        altered = {
+            "d.t": ("MergeTree", PLAIN),
+            "d.r": ("ReplicatedMergeTree", REPLICATED.replace("Int32)", "Int32, `new` Int32)")),
+        }
+        clients = servers(n1={"tables": altered}, n2={"tables": altered}, n4={"is_down": True})
+        here = site(tmp_path, env, keeper, clients=clients)
+        return plan_drift_repair(here, await check_drift(here))
+
+    plan = simulated(main)
+    assert plan.acts == () and any(advice in note for note in plan.notes), plan.notes
+
+
 def test_a_replica_that_keeper_still_knows_is_no_drift_to_repair_here(tmp_path):
     clients = servers(n4={"tables": {"d.t": ("MergeTree", PLAIN)}, "replicas": {}})
 

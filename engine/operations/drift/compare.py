@@ -65,7 +65,7 @@ def wanted_host(schemas: Schemas, name: ObjectName) -> HostId | None:
     most = max(map(len, groups.values()))
     candidates = [hosts[0] for hosts in groups.values() if len(hosts) == most]
     for host in candidates:
-        if len(candidates) > 1 and _agrees_with_keeper(schemas, schemas.hosts[host], name):
+        if len(candidates) > 1 and agrees_with_keeper(schemas, schemas.hosts[host], name):
             return host
     return candidates[0]
 
@@ -175,7 +175,8 @@ def _column_differences(table: KeeperTable, definition: Definition) -> tuple[Par
     return tuple(different)
 
 
-def _agrees_with_keeper(schemas: Schemas, host: HostSchema, name: ObjectName) -> bool:
+def agrees_with_keeper(schemas: Schemas, host: HostSchema, name: ObjectName) -> bool:
+    """Whether the host's table has the columns that Keeper has for its shard."""
     place, definition = host.places.get(name), host.objects.get(name)
     table = schemas.keeper.get(place.path) if place else None
     return table is not None and definition is not None and not _column_differences(table, definition)

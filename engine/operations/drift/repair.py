@@ -29,10 +29,11 @@ from engine.names import HostId
 from engine.operations.act import Act, ActResult, ActState, Danger, Plan
 from engine.operations.again import make_again
 from engine.operations.carrying_out import Performer
+from engine.operations.drift.compare import agrees_with_keeper
 from engine.operations.drift.gather import look_at_object
 from engine.operations.drift.model import Drift, DriftKind, ObjectName, Schemas
 from engine.operations.drift.normalise import Definition
-from engine.operations.drift.repair_sql import Advice, Remedy, alterations, creation
+from engine.operations.drift.repair_sql import Advice, Remedy, ShardHas, alterations, creation
 from engine.operations.drift.report import DriftReport
 from engine.operations.site import Site
 
@@ -78,7 +79,14 @@ def _remedies(schemas: Schemas, drift: Drift) -> Iterator[Remedy | Advice]:
     reference = _reference(schemas, drift)
     wanted = schemas.hosts[reference].objects[drift.object]
     if drift.kind is DriftKind.DIFFERS:
-        yield from alterations(drift, wanted, host.objects[drift.object], version=host.version)
+        is_behind = not agrees_with_keeper(schemas, host, drift.object)
+        yield from alterations(
+            drift,
+            wanted,
+            host.objects[drift.object],
+            version=host.version,
+            shard_has=ShardHas.WHAT_IS_WANTED if is_behind else ShardHas.WHAT_THE_HOST_HAS,
+        )
         return
     donor = schemas.hosts[reference].places.get(drift.object)
     if donor is not None and wanted.is_replicated:

@@ -6,6 +6,7 @@ is not there is added, a default, comment, codec or setting is changed. All else
 
 from __future__ import annotations
 
+import enum
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -117,8 +118,15 @@ def _if_not_exists(sql: str) -> str:
     return apply_edits(sql, edits)
 
 
+class ShardHas(enum.StrEnum):
+    """What Keeper has of a replicated table, for all replicas of its shard."""
+
+    WHAT_IS_WANTED = "what is wanted"
+    WHAT_THE_HOST_HAS = "what the host has"
+
+
 def alterations(
-    drift: Drift, wanted: Definition, found: Definition, *, version: tuple[int, ...]
+    drift: Drift, wanted: Definition, found: Definition, *, version: tuple[int, ...], shard_has: ShardHas
 ) -> Iterator[Remedy | Advice]:
     """One for each part that differs, in an order in which they can be carried out."""
     name = drift.object
@@ -131,10 +139,15 @@ def alterations(
         remedy = _alteration(name, table, part, wanted, found, version)
         # Keeper's replicas agree on all but settings: an ALTER on one is an ALTER on all.
         if found.is_replicated and isinstance(remedy, Remedy) and not part.part.startswith("setting "):
-            yield Advice(
-                f"{name} is replicated and differs in {part}: its replica has yet to take over an ALTER. "
-                "Look at its queue; SYSTEM RESTART REPLICA."
-            )
+            differs = f"{name} is replicated and differs in {part}:"
+            match shard_has:
+                case ShardHas.WHAT_IS_WANTED:
+                    yield Advice(
+                        f"{differs} its replica has yet to take over an ALTER. Look at its queue; "
+                        "SYSTEM RESTART REPLICA."
+                    )
+                case ShardHas.WHAT_THE_HOST_HAS:
+                    yield Advice(f"{differs} its shard has not had that ALTER. Once there: {remedy.sql}")
         else:
             yield remedy
 
