@@ -200,6 +200,15 @@ def test_a_replica_of_several_servers_behind_one_address_is_known_by_its_name():
     assert about(cluster(host(2), keeper=keeper)) == [(K.TOO_FEW_REPLICAS, "warning")]
 
 
+def test_a_host_that_lost_all_its_replicas_may_be_behind_an_address_that_others_share():
+    shared = HostId("127.0.0.1", 9000)
+    lost = table(registered("n1", host=shared), registered("n2", is_active=False, host=shared))
+    other = table(registered("n3", host=shared), registered("n4", host=shared), path="/other")
+    hosts = [host(n, replicas=(replica(f"n{n}", path="/other"),)) for n in (3, 4)]
+    finding = one(cluster(host(2), *hosts, keeper=KeeperFacts(tables={PATH: lost, "/other": other})))
+    assert (finding.kind, finding.host) == (K.LOST_REPLICA, "n2:9000")
+
+
 def test_a_single_replica_is_information_where_the_shard_has_one_host_and_a_warning_elsewhere():
     keeper = KeeperFacts(tables={PATH: table(registered("n1"))})
     facts = cluster(host(2), keeper=keeper)

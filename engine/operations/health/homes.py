@@ -3,6 +3,7 @@
 A replica's node in Keeper has its server's interserver name, which need not be what the cluster calls that
 host; several servers behind one address even write the same. So other replicas, which a host and Keeper both
 know, are asked for help: by their address, and by their name, which a server gives to all of its replicas.
+Behind an address that several hosts share may be one more, which has lost all of its replicas.
 """
 
 from __future__ import annotations
@@ -37,6 +38,10 @@ class Homes:
             registered = facts.registered(replica)
             if registered is not None and registered.host is not None:
                 by_address[registered.host].add(told_by.host)
+        empty = facts.hosts.keys() - {told_by.host for told_by, _ in facts.replicas()}
+        for hosts in by_address.values():
+            if len(hosts) > 1:
+                hosts |= empty
         return cls(facts.hosts.keys(), by_address, by_name, by_path)
 
     def home_of(self, path: str, replica: RegisteredReplica) -> HostId | None:
