@@ -104,6 +104,12 @@ def shard_node_name(replicas: Iterable[HostId]) -> str:
     return ",".join(sorted(replica.readable for replica in replicas))
 
 
+def http_url(scheme: str, host: str, port: int) -> str:
+    """`http://[::1]:8123` for an address of IPv6."""
+    name = f"[{host}]" if ":" in host and not host.startswith("[") else host
+    return f"{scheme}://{name}:{port}"
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class TableName:
     """A database and a table. An empty database means the session's current one."""

@@ -35,8 +35,9 @@ from pyspark.sql import functions as F
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # spark-submit puts only this folder there
 
 from engine.config.load import load_topology
-from engine.config.model import Cluster
+from engine.config.model import Cluster, Replica
 from engine.errors import ConfigError, OnclusterError
+from engine.names import http_url
 from spark_apps.clickhouse_cluster import register
 from spark_apps.clickhouse_cluster.options import FORMAT, Options
 from spark_apps.clickhouse_cluster.outcome import Outcome, outcome_of
@@ -148,16 +149,12 @@ class Load:
         self._request = request
         self._scratch = scratch
         self._cluster: Cluster = load_topology(request.config).cluster(request.cluster)
-        urls = [self._url(one.http_address, secure=one.secure) for one in self._cluster.replicas]
+        urls = [_url(one) for one in self._cluster.replicas]
         self._access = {
             "user": os.environ.get("ONCLUSTER_USER", "default"),
             "password": os.environ.get("ONCLUSTER_PASSWORD", ""),
         }
         self._common = {**self._access, "url": ",".join(urls), "cluster_file": str(request.config)}
-
-    @staticmethod
-    def _url(address: tuple[str, int], *, secure: bool) -> str:
-        return f"{'https' if secure else 'http'}://{address[0]}:{address[1]}"
 
     @told_in_one_line()
     def run(self) -> dict[str, Any]:
@@ -265,10 +262,7 @@ class Load:
     def _write_reference(self, frame: DataFrame, local: str) -> tuple[Outcome, dict[str, Any]]:
         """Small tables stand on every shard in full."""
         name = f"flights.{local}"
-        shards = ";".join(
-            ",".join(self._url(one.http_address, secure=one.secure) for one in shard.replicas)
-            for shard in self._cluster.shards
-        )
+        shards = ";".join(",".join(_url(one) for one in shard.replicas) for shard in self._cluster.shards)
         job = f"{self._request.job_id}/{local}"
         options = {**self._access, "shards": shards, "placement": "every shard", "job_id": job}
         outcome = self._save(frame.coalesce(1), name, options, mode="overwrite")
@@ -292,6 +286,10 @@ class Load:
         if outcome is None:
             raise OnclusterError(f"The load of {table} left no record of its commit.")
         return Outcome(outcome.by_shard, was_done=False)
+
+
+def _url(replica: Replica) -> str:
+    return http_url("https" if replica.secure else "http", *replica.http_address)
 
 
 def _present(file: str, column: str) -> Column:

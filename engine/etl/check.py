@@ -18,7 +18,7 @@ from engine.config.model import Cluster
 from engine.env import Env
 from engine.errors import Corrupt, NodeUnavailable, ReplyLost, SqlError
 from engine.etl.report import LoadReport, TableReport
-from engine.names import quote_identifier
+from engine.names import http_url, quote_identifier
 
 PATIENCE_S = 60.0
 _POLL_S = 0.25
@@ -188,11 +188,10 @@ class HttpCounts:
 
 def urls_of(cluster: Cluster) -> dict[str, str]:
     """Where each host of a cluster is asked, as the configuration says."""
-    urls = {}
-    for replica in cluster.replicas:
-        host, port = replica.http_address
-        urls[replica.host] = f"{'https' if replica.secure else 'http'}://{host}:{port}"
-    return urls
+    return {
+        replica.host: http_url("https" if replica.secure else "http", *replica.http_address)
+        for replica in cluster.replicas
+    }
 
 
 def table_of(rows: Sequence[ReplicaRows]) -> str:

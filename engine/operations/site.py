@@ -20,7 +20,7 @@ from engine.env import Env, SystemEnv
 from engine.errors import ConfigError, KeeperUnavailable, NodeUnavailable, OnclusterError, ReplyLost
 from engine.keeper import opening
 from engine.keeper.base import Keeper
-from engine.names import HostId
+from engine.names import HostId, http_url
 from engine.operations.records import Records
 
 T = TypeVar("T")
@@ -183,6 +183,4 @@ async def open_site(
 
 def url_of(replica: Replica) -> str:
     """Where the replica's HTTP interface is."""
-    host, port = replica.http_address
-    scheme = "https" if replica.secure else "http"
-    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+    return http_url("https" if replica.secure else "http", *replica.http_address)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from engine.errors import Code, NodeUnavailable, ReplyLost, SqlError
+from engine.names import http_url
 
 _ERROR_CODE = re.compile(r"Code: (\d+)")
 _TIMEOUT_S = 600.0
@@ -34,7 +35,7 @@ class Server:
     password: str = field(default="", repr=False)
 
     def __str__(self) -> str:
-        return f"{self.scheme}://{self.host}:{self.port}"
+        return http_url(self.scheme, self.host, self.port)
 
     def execute(
         self,

@@ -28,6 +28,10 @@ def test_several_servers_stand_in_host() -> None:
     assert keeper(host="zk1, zk2:2182,[::1]:2183").hosts == (("zk1", 2181), ("zk2", 2182), ("::1", 2183))
 
 
+def test_an_address_of_ipv6_needs_no_brackets_where_no_port_follows() -> None:
+    assert keeper(host="::1, fe80::5", port=2182).hosts == (("::1", 2182), ("fe80::5", 2182))
+
+
 def test_login_and_password_are_the_digest_identity_and_are_not_shown() -> None:
     config = keeper(host="zk1", login="ada", password="hunter2")
 
@@ -148,6 +152,9 @@ def addresses(**fields: Any) -> Any:
 
 def test_nodes_are_asked_at_their_own_names_and_the_connections_port() -> None:
     assert addresses(host="ch1", port=8124).url_of(HostId("node01", 9000)) == "http://node01:8124"
+    found = addresses(host="::1", extra='{"secure": true}')
+    assert found.url_of(HostId("fe80::5", 9000)) == "https://[fe80::5]:8123"
+    assert found.client().url == "https://[::1]:8123"
 
 
 def test_nodes_in_extra_say_where_a_host_really_is() -> None:

@@ -188,7 +188,8 @@ def _host_and_port(server: str, default_port: int) -> tuple[str, int]:
     if "://" in server:
         raise ValueError(f"Host has {server.partition('://')[0]!r} before a server's name")
     host, colon, port = server.rpartition(":")
-    if not colon or server.endswith("]"):
+    is_ipv6_alone = ":" in host and not host.endswith("]")
+    if not colon or server.endswith("]") or is_ipv6_alone:
         return server.strip("[]"), default_port
     return host.strip("[]"), port_number(port, default_port)
 

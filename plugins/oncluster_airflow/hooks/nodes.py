@@ -24,7 +24,7 @@ from engine.client import NodeClient
 from engine.client.address import server_address
 from engine.errors import ConfigError
 from engine.migrations.probe import HttpProbe
-from engine.names import HostId
+from engine.names import HostId, http_url
 from oncluster_airflow.hooks.extra import extra_of, flag, port_number, text
 from oncluster_airflow.settings import NODES_CONN_ID
 
@@ -84,7 +84,7 @@ class NodeAddresses:
     def url_of(self, host: HostId) -> str:
         """`nodes` may name a host, or a host with its port as the configuration writes it."""
         known = self.nodes.get(host.readable) or self.nodes.get(host.host)
-        return known or f"{self.scheme}://{host.host}:{self.port}"
+        return known or http_url(self.scheme, host.host, self.port)
 
     def probe(self, hosts: Iterable[HostId]) -> HttpProbe:
         """Asks these hosts for a plan. Blocks while names are looked up.
@@ -106,7 +106,7 @@ class NodeAddresses:
     def client(self, url: str | None = None, *, timeout_s: float = 300.0) -> NodeClient:
         """A client for one node; without `url` for the connection's own."""
         return NodeClient(
-            url or f"{self.scheme}://{self.host}:{self.port}",
+            url or http_url(self.scheme, self.host, self.port),
             user=self.user,
             password=self.password,
             database=self.database,

@@ -33,6 +33,7 @@ from engine.etl.launch import (
 from engine.etl.report import LoadReport
 from engine.etl.request import LoadMode, LoadRequest, files_of, job_id_from, parse_day, parse_mode
 from engine.etl.targets import TargetsMissing, require_targets
+from engine.names import http_url
 from oncluster_airflow.errors import as_airflow_error
 from oncluster_airflow.hooks.nodes import ClickHouseNodesHook, NodeAddresses
 from oncluster_airflow.settings import NODES_CONN_ID, SPARK_CONN_ID, Settings
@@ -77,8 +78,7 @@ def counts_of(cluster: Cluster, addresses: NodeAddresses) -> HttpCounts:
     urls = {}
     for replica in cluster.replicas:
         named = addresses.nodes.get(replica.host_id.readable) or addresses.nodes.get(replica.host)
-        host, port = replica.http_address
-        urls[replica.host] = named or f"{scheme}://{host}:{port}"
+        urls[replica.host] = named or http_url(scheme, *replica.http_address)
     return HttpCounts(urls, user=addresses.user, password=addresses.password)
 
 
