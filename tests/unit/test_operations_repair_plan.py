@@ -77,6 +77,14 @@ def failing(code, **changes):
     return replace(entry, **changes)
 
 
+def test_a_fingerprint_that_no_finding_has_is_told(tmp_path):
+    facts = cluster(read_only(), keeper=in_keeper(registered("n2")))
+    [finding] = [found for found in report_of(facts, HealthSettings()).findings if found.host == "n1:9000"]
+    plan = planned(tmp_path, facts, only=(finding.fingerprint[:8], "nonsense"))
+    assert acts(plan) == [(Repair.RESTORE_REPLICA, "n1:9000")]
+    assert plan.notes == ("No finding of this look begins with nonsense: it is over, or misspelt.",)
+
+
 # --- which repair -------------------------------------------------------------------------------------------
 
 

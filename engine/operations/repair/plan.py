@@ -62,7 +62,11 @@ async def plan_repair(
     """
     limit = site.config.health.repair_limit if limit is None else limit
     drafts: list[_Draft] = []
-    notes: list[str] = []
+    notes = [
+        f"No finding of this look begins with {beginning}: it is over, or misspelt."
+        for beginning in only
+        if not any(finding.fingerprint.startswith(beginning) for finding in report.findings)
+    ]
     findings = [
         finding for finding in report.findings if not only or finding.fingerprint.startswith(tuple(only))
     ]
