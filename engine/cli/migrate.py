@@ -190,7 +190,9 @@ async def _rehearse(
     ground: Collection[int] = (),
     versions: Collection[int] | None = None,
 ) -> Rehearsal:
-    async with ScratchChdb(graphite=sections_xml(place.config.graphite)) as scratch:
+    async with ScratchChdb(
+        macros=place.surroundings.macros, graphite=sections_xml(place.config.graphite)
+    ) as scratch:
         with telling("rehearsing"):
             return await rehearse(
                 place.migrations,

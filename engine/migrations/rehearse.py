@@ -3,7 +3,8 @@
 For each migration, on a database that has the ones before it:
 1. up must succeed;
 2. up again must change nothing: that is what makes a repetition harmless. A statement that refuses to run
-   twice is `not repeatable`, which is told and is no failure, because no host is sent a statement twice.
+   twice is `not repeatable`, which is told and is no failure, because no host is sent a statement twice:
+   up ends there, and what it has made or removed until then is put back;
    Where `allow=not-repeatable` stands, up is not repeated;
 3. down must succeed and bring back the definitions that were there before;
 4. up once more, for the next migration.
@@ -23,7 +24,7 @@ import enum
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from engine.ddl.initiator import without_token
 from engine.env import Env
@@ -32,12 +33,14 @@ from engine.migrations.files import Direction, Migration, MigrationSet, Script, 
 from engine.migrations.model import RunRequest
 from engine.migrations.rehearse_text import for_rehearsal
 from engine.migrations.statements import Surroundings, full_text
-from engine.sql import literal_value, parse_statement, redact_prose, tokenize
+from engine.names import TableName, quote_identifier
+from engine.sql import literal_value, parse_statement, redact, redact_prose, tokenize
+from engine.sql.lenient import LENIENT
 
 logger = logging.getLogger(__name__)
 
 # What a lone chDB answers to things it does not have: an unknown engine or codec, a feature that is not built
-# in, a cluster, a named collection, and other servers: DNS, connections, what tables they have.
+# in, a cluster, a named collection, users, data, and other servers: DNS, connections, what tables they have.
 _NOT_HERE = frozenset(
     {
         Code.NOT_IMPLEMENTED,
@@ -47,6 +50,9 @@ _NOT_HERE = frozenset(
         Code.CLUSTER_DOESNT_EXIST,
         Code.NO_ELEMENTS_IN_CONFIG,
         Code.NAMED_COLLECTION_DOESNT_EXIST,
+        Code.UNKNOWN_USER,
+        Code.UNKNOWN_ROLE,
+        Code.NO_SUCH_DATA_PART,
         Code.DNS_ERROR,
         Code.NETWORK_ERROR,
         Code.ALL_CONNECTION_TRIES_FAILED,
@@ -155,6 +161,27 @@ class Difference:
         }
 
 
+class Named(NamedTuple):
+    """Something that has a definition; `kind` is `database`, `table` (anything in one) or `function`."""
+
+    kind: str
+    name: str
+    database: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.database}.{self.name}" if self.database else f"{self.kind} {self.name}"
+
+    def dropped(self, text: str) -> str:
+        name = TableName(self.database, self.name).quoted if self.database else quote_identifier(self.name)
+        is_dictionary = text.startswith("CREATE DICTIONARY")
+        return f"DROP {'DICTIONARY' if is_dictionary else self.kind.upper()} {name}"
+
+    def created(self, text: str) -> str:
+        """By its definition; of a database that is its engine."""
+        made = f"CREATE DATABASE {quote_identifier(self.name)} ENGINE = {text}"
+        return made if self.kind == "database" else text
+
+
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
     statements: tuple[RehearsedStatement, ...]
@@ -228,7 +255,8 @@ async def _perform(stage: _Stage, chosen: Sequence[Migration]) -> None:
         performed.append(migration)
         after = await stage.definitions()
         if _may_be_repeated(migration):
-            await stage.play(migration, Phase.UP_AGAIN)
+            if not await stage.play(migration, Phase.UP_AGAIN):
+                await stage.put_back(after)
             await stage.compare(migration, Phase.UP_AGAIN, expected=after)
         if not _can_go_down(migration):
             continue
@@ -266,8 +294,8 @@ class _Stage:
     env: Env
     played: list[RehearsedStatement] = field(default_factory=list)
     differences: list[Difference] = field(default_factory=list)
-    unrehearsed: set[str] = field(default_factory=set)
-    """Names of tables and databases that are not there because of that."""
+    unrehearsed: set[str] = field(default_factory=lambda: {"system"})
+    """Names of tables and databases that are not there because of that. A server has more system tables."""
 
     async def play(self, migration: Migration, phase: Phase) -> bool:
         """Whether every statement succeeded; the first that does not ends the phase."""
@@ -280,27 +308,42 @@ class _Stage:
                 return False
         return True
 
-    async def compare(self, migration: Migration, phase: Phase, *, expected: Mapping[str, str]) -> None:
+    async def compare(self, migration: Migration, phase: Phase, *, expected: Mapping[Named, str]) -> None:
         found = await self.definitions()
         for name in sorted(expected.keys() | found.keys()):
             if expected.get(name) != found.get(name):
-                difference = Difference(migration.version, phase, name, expected.get(name), found.get(name))
-                self.differences.append(difference)
+                self.differences.append(
+                    Difference(migration.version, phase, str(name), expected.get(name), found.get(name))
+                )
 
-    async def definitions(self) -> dict[str, str]:
-        """Every database, table, dictionary and function, with the text that makes it."""
+    async def put_back(self, wanted: Mapping[Named, str]) -> None:
+        """Remove what is not among `wanted`, and make what is gone. What differs stays, and what cannot be
+        put back, for the comparison to find."""
+        found = await self.definitions()
+        statements = [name.dropped(text) for name, text in found.items() if name not in wanted]
+        statements += [name.created(text) for name, text in wanted.items() if name not in found]
+        for sql in statements:
+            try:
+                await self.scratch.execute(sql, settings={**LENIENT, "check_table_dependencies": "0"})
+            except SqlError as error:
+                logger.info("rehearsal.not_put_back sql=%s error=%s", redact(sql), redact_prose(str(error)))
+
+    async def definitions(self) -> dict[Named, str]:
+        """Every database, table, dictionary and function, with the text that makes it. A table within a view
+        is the view's."""
         tables = await self.scratch.rows(
             "SELECT database, name, create_table_query FROM system.tables WHERE database NOT IN "
-            "('system', 'INFORMATION_SCHEMA', 'information_schema') AND NOT is_temporary"
+            "('system', 'INFORMATION_SCHEMA', 'information_schema') AND NOT is_temporary "
+            r"AND name NOT LIKE '.inner%'"
         )
         databases = await self.scratch.rows("SELECT name, engine FROM system.databases")
         functions = await self.scratch.rows(
             "SELECT name, create_query FROM system.functions WHERE origin = 'SQLUserDefined'"
         )
         return {
-            **{f"database {name}": engine for name, engine in databases},
-            **{f"table {database}.{name}": query for database, name, query in tables},
-            **{f"function {name}": query for name, query in functions},
+            **{Named("database", name): engine for name, engine in databases},
+            **{Named("table", name, database): query for database, name, query in tables},
+            **{Named("function", name): query for name, query in functions},
         }
 
     async def _statement(

@@ -25,6 +25,11 @@ class Surroundings:
     topology: Topology
     queue: DistributedDdl
 
+    @property
+    def macros(self) -> dict[str, str]:
+        """Those that every host has: `cluster` is the folder's."""
+        return {"cluster": self.cluster, **self.topology.macros}
+
     def cluster_of(self, statement: ScriptStatement, parsed: Statement) -> str:
         """The cluster the statement runs on. Raises SqlError 36 when it names another than it may.
 
@@ -33,7 +38,7 @@ class Surroundings:
         wanted = statement.options.cluster or self.cluster
         if parsed.on_cluster is None:
             return wanted
-        named = expand_macros(parsed.on_cluster, {"cluster": self.cluster, **self.topology.macros})
+        named = expand_macros(parsed.on_cluster, self.macros)
         if named != wanted:
             raise SqlError(
                 Code.BAD_ARGUMENTS,
@@ -65,7 +70,7 @@ class Surroundings:
         shares_uuid = bool(uuid_seed) and (parsed.engine or "").startswith("Replicated")
         prepared = prepare(
             statement.sql,
-            topology=replace(self.topology, macros={"cluster": self.cluster, **self.topology.macros}),
+            topology=replace(self.topology, macros=self.macros),
             queue=self.queue,
             token=token,
             current_database=statement.options.database or request.database,

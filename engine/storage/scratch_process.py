@@ -15,7 +15,11 @@ from engine.names import quote_string
 from engine.storage.errors import sql_error
 from engine.storage.layout import LOCAL_DATABASE, ChdbSettings, prepare
 
-_SETTINGS = {"implicit_select": "0", "fsync_metadata": "0"}
+_SETTINGS = {
+    "implicit_select": "0",
+    "fsync_metadata": "0",
+    "allow_replace_partition_from_empty_source": "1",  # there are no rows here
+}
 
 
 def _open(chdb: Any, question: dict[str, Any]) -> Any:

@@ -127,6 +127,68 @@ async def test_up_is_not_repeated_where_the_file_says_why_it_need_not_be(tmp_pat
     assert Phase.UP_AGAIN not in {s.phase for s in result.statements if s.version == 1}
 
 
+T = "CREATE TABLE IF NOT EXISTS d.t (x Int8, y Int8) ENGINE = MergeTree ORDER BY x"
+DICTIONARY = (
+    "CREATE DICTIONARY d.dict (x UInt64, y UInt8) PRIMARY KEY x SOURCE(CLICKHOUSE(TABLE 't' DB 'd')) "
+    "LAYOUT(FLAT()) LIFETIME(9)"
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("up", "down"),
+    [
+        pytest.param(
+            "CREATE TABLE d.new AS d.t; RENAME TABLE d.t TO d.old, d.new TO d.t",
+            "DROP TABLE d.t; RENAME TABLE d.old TO d.t",
+            id="what it has made",
+        ),
+        pytest.param(
+            "CREATE VIEW d.v AS SELECT x FROM d.t; ALTER TABLE d.t ADD COLUMN z Int8; DROP VIEW d.v",
+            "ALTER TABLE d.t DROP COLUMN z",
+            id="a view that it has made",
+        ),
+        pytest.param(
+            f"{DICTIONARY}; ALTER TABLE d.t ADD COLUMN z Int8; DROP DICTIONARY d.dict",
+            "ALTER TABLE d.t DROP COLUMN z",
+            id="a dictionary that it has made",
+        ),
+        pytest.param(
+            "DROP VIEW IF EXISTS d.v; ALTER TABLE d.t ADD COLUMN z Int8;CREATE VIEW d.v AS SELECT z FROM d.t",
+            "DROP VIEW d.v; ALTER TABLE d.t DROP COLUMN z",
+            id="what it has removed",
+        ),
+        pytest.param(
+            "DROP VIEW IF EXISTS d.v;"
+            "CREATE MATERIALIZED VIEW d.v ENGINE = MergeTree ORDER BY x AS SELECT x FROM d.t",
+            "DROP VIEW d.v",
+            id="a view with a table of its own",
+        ),
+    ],
+)
+async def test_an_up_that_stops_halfway_the_second_time_is_no_failure_and_is_put_back(
+    tmp_path: Path, up: str, down: str
+) -> None:
+    files = {"1_t.up.sql": T, "2_x.up.sql": up, "2_x.down.sql": down, "3_y.up.sql": T}
+    result = await of(tmp_path, files)
+    assert result.is_ok, (result.failures, result.differences)
+    assert {s.version for s in result.statements} == {0, 1, 2, 3}
+
+
+@pytest.mark.slow
+async def test_what_only_servers_have_in_a_select_or_as_rows_does_not_fail(tmp_path: Path) -> None:
+    files = {
+        "1_t.up.sql": f"{T}; CREATE TABLE IF NOT EXISTS d.u AS d.t",
+        "2_log.up.sql": "CREATE VIEW IF NOT EXISTS d.log AS SELECT query FROM system.query_log",
+        "3_user.up.sql": "CREATE VIEW IF NOT EXISTS d.v DEFINER = ada SQL SECURITY DEFINER AS SELECT 1",
+        "4_rows.up.sql": "ALTER TABLE d.t REPLACE PARTITION tuple() FROM d.u;"
+        "ALTER TABLE d.t DROP PART 'all_1_1_0'",
+    }
+    result = await of(tmp_path, files)
+    assert result.is_ok, (result.failures, result.differences)
+    assert {(s.version, s.code) for s in result.not_rehearsed} == {(2, 60), (3, 192), (4, 232)}
+
+
 @pytest.mark.slow
 async def test_settings_that_travel_with_a_statement_hold_for_it_alone(tmp_path: Path) -> None:
     makes = "CREATE TABLE IF NOT EXISTS d.{} (x LowCardinality(UInt8){}) ENGINE = Memory;\n"

@@ -138,7 +138,8 @@ class RehearseOperator(MigrationOperator):
 async def _rehearse(workspace: Workspace, request: RunRequest, versions: Sequence[int] | None) -> Rehearsal:
     records = workspace.ledger.records(workspace.cluster) if versions is not None else {}
     surroundings = Surroundings(workspace.cluster, workspace.topology, workspace.queue)
-    async with ScratchChdb(graphite=sections_xml(workspace.config.graphite)) as scratch:
+    graphite = sections_xml(workspace.config.graphite)
+    async with ScratchChdb(macros=surroundings.macros, graphite=graphite) as scratch:
         return await rehearse(
             workspace.migrations,
             surroundings,
