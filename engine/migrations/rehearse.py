@@ -32,7 +32,7 @@ from engine.errors import Code, Refused, ReplyLost, SqlError
 from engine.migrations.files import Direction, Migration, MigrationSet, Script, ScriptStatement
 from engine.migrations.model import RunRequest
 from engine.migrations.rehearse_text import for_rehearsal
-from engine.migrations.statements import Surroundings, full_text
+from engine.migrations.statements import Surroundings
 from engine.names import TableName, quote_identifier
 from engine.sql import literal_value, parse_statement, redact, redact_prose, tokenize
 from engine.sql.lenient import LENIENT
@@ -373,7 +373,7 @@ class _Stage:
             entry = self.surroundings.prepare(statement, self.request, token="rehearsal").entry
         except Refused as refusal:
             told = await self._syntax_error(statement.sql) or refusal
-            return RehearsalState.FAILED, told.code, redact_prose(full_text(told)), ""
+            return RehearsalState.FAILED, told.code, redact_prose(str(told)), ""
         sql = without_token(entry.query)
         wanted = for_rehearsal(sql)
         code, error, note = 0, "", wanted.note
