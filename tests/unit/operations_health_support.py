@@ -99,6 +99,8 @@ class FakeNode:
         if "FROM system.columns" in sql:
             pairs = [(name, column) for name, text in self.columns.items() for column in text.split()]
             return QueryRows((), tuple(pairs))
+        if "FROM system.settings" in sql:
+            return QueryRows((), tuple((row["name"],) for row in self.tables.get("settings", ())))
         if "now64" in sql or "now()" in sql:
             return QueryRows((), ((0,),))
         name = re.search(r"FROM system\.(\w+)", sql)
