@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -123,7 +123,7 @@ class FakeNode:
                 return str(await self._said(answer))
         return ""
 
-    async def command(self, sql: str) -> str:
+    async def command(self, sql: str, *, settings: Mapping[str, str] | None = None) -> str:
         self.commands.append(sql)
         answer = self.on_command(sql)
         if hasattr(answer, "__await__"):
