@@ -66,12 +66,13 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """One cluster of `remote_servers`."""
+    """One cluster of `remote_servers`, or the replicas of a Replicated database (`is_database`)."""
 
     name: str
     shards: tuple[Shard, ...]
     allow_distributed_ddl_queries: bool = True
     secret: str = field(default="", repr=False)
+    is_database: bool = False
 
     @property
     def replicas(self) -> tuple[Replica, ...]:

@@ -1,5 +1,6 @@
 """CREATE TABLE and INSERT of replicated tables, as text: what chDB gets, what people are shown."""
 
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -177,10 +178,18 @@ def _topology(**clusters: list[list[str]]) -> Topology:
 
 def test_hosts_that_no_cluster_has_in_one_shard_may_not_share_a_table() -> None:
     a, b = HostId("a", 9000), HostId("b", 9000)
-    assert shard_conflict(_topology(c=[["a"], ["b"]]), a, b) == "c"
-    assert shard_conflict(_topology(c=[["a", "b"]]), a, b) == ""
-    assert shard_conflict(_topology(c=[["a"], ["b"]], one=[["a", "b"]]), a, b) == ""
-    assert shard_conflict(_topology(c=[["a"]]), a, b) == ""
+    assert shard_conflict(_topology(c=[["a"], ["b"]]), a, b, database="d") == "c"
+    assert shard_conflict(_topology(c=[["a", "b"]]), a, b, database="d") == ""
+    assert shard_conflict(_topology(c=[["a"], ["b"]], one=[["a", "b"]]), a, b, database="d") == ""
+    assert shard_conflict(_topology(c=[["a"]]), a, b, database="d") == ""
+
+
+def test_shards_of_a_replicated_database_are_those_of_its_own_tables() -> None:
+    a, b = HostId("a", 9000), HostId("b", 9000)
+    clusters = _topology(r=[["a"], ["b"]]).clusters
+    topology = Topology(clusters={"r": replace(clusters["r"], is_database=True)})
+    assert shard_conflict(topology, a, b, database="r") == "r"
+    assert shard_conflict(topology, a, b, database="d") == ""
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ from engine.node.replicated.statements import done
 from engine.node.replicated.taking_place import Taking, create_of
 from engine.node.statement import Answer, Asked
 from engine.part_storage.hidden_settings import HIDDEN_SETTINGS
+from engine.replication.commands.create import CheckPlace
 from engine.replication.paths import TablePaths
 from engine.sql import Statement, StatementKind, expand_macros
 
@@ -211,7 +212,8 @@ class CreateStatements:
         await life.check_new_name(name)
         keeper = await self._keeper()
         await self._clear_place(place, uuid)
-        await self.check_place(keeper, place.paths)  # before anything is made; and again with the replica
+        # Before anything is made; and again with the replica.
+        await self.check_place(name.database)(keeper, place.paths)
         record = place.record(definition, name, uuid, TableState.CREATING)
         record = replace(record, for_view=for_view)
         life.catalog.put(record)
@@ -239,9 +241,13 @@ class CreateStatements:
             attach = f"ALTER TABLE {table.name.quoted} ATTACH PARTITION ALL FROM {source}"
             await self._run_insert(replace(asked, sql=attach, fence=Fence()))
 
-    async def check_place(self, keeper: Keeper, paths: TablePaths) -> None:
-        """Raises SqlError 36 when another shard has the path."""
-        await check_shard(keeper, paths, self._topology(), self._defaults)
+    def check_place(self, database: str) -> CheckPlace:
+        """For a table of this database. It raises SqlError 36 when another shard has the path."""
+
+        async def check(keeper: Keeper, paths: TablePaths) -> None:
+            await check_shard(keeper, paths, self._topology(), self._defaults, database=database)
+
+        return check
 
     async def is_there(self, name: TableName) -> bool:
         """Whether a table of this name exists; what an earlier CREATE left half done is finished first."""

@@ -100,7 +100,8 @@ class TableLifecycle:
         """The rules of GraphiteMergeTree tables, functions by their own names."""
         self.check_new_name: Callable[[TableName], Awaitable[None]] = _nothing_to_check
         """Raises SqlError for a name that a replicated table must not have."""
-        self.check_place: CheckPlace = _nothing_to_check
+        self.check_place: Callable[[str], CheckPlace] = lambda database: _nothing_to_check
+        """For a table of a database; raises SqlError for a path that another shard has."""
         self._tasks: set[asyncio.Task[None]] = set()
         tables.recorded = self._recorded
 
@@ -225,7 +226,8 @@ class TableLifecycle:
             raise SqlError(Code.UNKNOWN_TABLE, f"Table {record.name} does not exist.")
         definition = self.definition_of(local)
         new = self.new_replica(record, definition)
-        await create_replica(keeper, record.paths, record.me, new, definition, check_place=self.check_place)
+        check_place = self.check_place(record.name.database)
+        await create_replica(keeper, record.paths, record.me, new, definition, check_place=check_place)
         record = replace(record, state=TableState.ATTACHED, name=local.name)
         self.catalog.put(record)
         table = self.tables.by_uuid(record.uuid)

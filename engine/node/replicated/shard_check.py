@@ -33,8 +33,11 @@ class Defaults:
     """Where the servers of the clusters say that they are alive."""
 
 
-async def check_shard(keeper: Keeper, paths: TablePaths, topology: Topology, defaults: Defaults) -> None:
-    """Raises SqlError 36 when the table in Keeper has replicas on another shard, and only there."""
+async def check_shard(
+    keeper: Keeper, paths: TablePaths, topology: Topology, defaults: Defaults, *, database: str
+) -> None:
+    """Raises SqlError 36 when the table in Keeper has replicas on another shard, and only there. `database` is
+    that of the new replica."""
     try:
         names = (await keeper.children(paths.replicas)).names
     except NoNode:
@@ -49,7 +52,7 @@ async def check_shard(keeper: Keeper, paths: TablePaths, topology: Topology, def
     named = await keeper.get_many([paths.replica(name).root for name in names])
     others += [host for node in named if (host := _host_id(node)) is not None]
     for other in others:
-        cluster = shard_conflict(topology, defaults.host_id, other)
+        cluster = shard_conflict(topology, defaults.host_id, other, database=database)
         if cluster:
             raise SqlError(
                 Code.BAD_ARGUMENTS,
@@ -75,9 +78,10 @@ async def _hosts_of(keeper: Keeper, defaults: Defaults, servers: set[str]) -> li
     return hosts
 
 
-def shard_conflict(topology: Topology, me: HostId, other: HostId) -> str:
+def shard_conflict(topology: Topology, me: HostId, other: HostId, *, database: str) -> str:
     """A cluster in which the two hosts are replicas of different shards; empty if there is none, or if any
-    cluster has them in one shard. Only shards whose replicas replicate by themselves count."""
+    cluster has them in one shard. Only shards whose replicas replicate by themselves count, and those of a
+    Replicated database only for its own tables."""
     found = ""
     for cluster in topology.clusters.values():
         shards = [{r.host_id for r in s.replicas} for s in cluster.shards if s.internal_replication]
@@ -85,7 +89,7 @@ def shard_conflict(topology: Topology, me: HostId, other: HostId) -> str:
         theirs = [shard for shard in shards if other in shard]
         if any(other in shard for shard in mine):
             return ""
-        if mine and theirs:
+        if mine and theirs and (not cluster.is_database or cluster.name == database):
             found = found or cluster.name
     return found
 
