@@ -36,8 +36,8 @@ class Defaults:
 async def check_shard(
     keeper: Keeper, paths: TablePaths, topology: Topology, defaults: Defaults, *, database: str
 ) -> None:
-    """Raises SqlError 36 when the table in Keeper has replicas on another shard, and only there. `database` is
-    that of the new replica."""
+    """Raises SqlError 36 when the table in Keeper has replicas on another shard, and only there. `database`
+    is that of the new replica."""
     try:
         names = (await keeper.children(paths.replicas)).names
     except NoNode:
