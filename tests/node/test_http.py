@@ -275,6 +275,9 @@ def test_answers_may_be_encoded(node: RunningNode, name: str, unpack: object) ->
         reply = node.post(sql, {"Accept-Encoding": name})
         assert reply.headers["Content-Encoding"] == name
         assert unpack(reply.body) == node.post(sql).body
+    failed = node.post("SELECT nosuch", {"Accept-Encoding": name})
+    assert (failed.code, failed.headers["Content-Encoding"]) == (47, name)
+    assert unpack(failed.body).startswith(b"Code: 47. DB::Exception: ")
     plain = node.post("SELECT 1", {"Accept-Encoding": name}, enable_http_compression="0")
     assert plain.headers.get("Content-Encoding") is None
 

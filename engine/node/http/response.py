@@ -168,7 +168,7 @@ class ResultSender:
             self._spool.close()
         text = exception_text(error, self._version)
         if self._response is None:
-            return error_response(error, self._version, headers=self._headers)
+            return error_response(error, self._version, headers=self._headers, encoding=self._encoding)
         message = text.rstrip("\n").encode("utf-8", "backslashreplace")
         tag = self._tag.encode()
         block = b"\r\n__exception__\r\n%b\r\n%b\n%d %b\r\n__exception__\r\n" % (
@@ -187,7 +187,9 @@ class ResultSender:
         return self._response
 
 
-def error_response(error: OnclusterError, version: str, *, headers: Mapping[str, str]) -> web.Response:
+def error_response(
+    error: OnclusterError, version: str, *, headers: Mapping[str, str], encoding: str | None = None
+) -> web.Response:
     """An exception as the whole answer."""
     status = status_of(error)
     own = {
@@ -197,5 +199,9 @@ def error_response(error: OnclusterError, version: str, *, headers: Mapping[str,
     }
     if status == 401:
         own["WWW-Authenticate"] = 'Basic realm="ClickHouse server HTTP API"'
-    text = exception_text(error, version)
-    return web.Response(status=status, body=text.encode("utf-8", "backslashreplace"), headers=own)
+    body = exception_text(error, version).encode("utf-8", "backslashreplace")
+    if encoding is not None:
+        packer = encoder(encoding)
+        body = packer.encode(body) + packer.flush()
+        own["Content-Encoding"] = encoding
+    return web.Response(status=status, body=body, headers=own)
