@@ -1,4 +1,4 @@
-"""SHOW CREATE TABLE of a table of `system`: chDB keeps no text of it, and ClickHouse makes one up.
+"""SHOW CREATE TABLE and EXISTS of tables of `system`. chDB keeps no text of these, and ClickHouse makes one up.
 
 Source: ClickHouse's DatabaseMemory of system tables, as `SHOW CREATE TABLE system.one` shows it.
 """
@@ -9,7 +9,7 @@ import json
 
 from engine.names import TableName, quote_identifier, quote_string
 from engine.node.session_commands import split_at_commas
-from engine.node.shown_tables import table_of_show_create
+from engine.node.shown_tables import table_of_exists, table_of_show_create
 from engine.node.statement import Asked
 from engine.sql import Statement, StatementKind, tokenize
 from engine.sql.tokens import literal_value
@@ -19,18 +19,23 @@ _ABSENT = "SystemZooKeeper"
 """The engine of the one table that chDB does not have."""
 
 
+_TABLE_OF = {StatementKind.SHOW: table_of_show_create, StatementKind.EXISTS: table_of_exists}
+
+
 def system_table_shown(asked: Asked, statement: Statement) -> str:
-    """The name of the table of `system` that SHOW CREATE TABLE asks for; empty for any other statement."""
-    if statement.kind is not StatementKind.SHOW:
-        return ""
-    name = table_of_show_create(asked.sql)
+    """The name of the table of `system` that SHOW CREATE TABLE or EXISTS asks for; empty for any other
+    statement."""
+    table_of = _TABLE_OF.get(statement.kind)
+    name = None if table_of is None else table_of(asked.sql)
     shown = None if name is None else name.within(asked.current_database)
     return shown.table if shown is not None and shown.database == "system" else ""
 
 
-async def definition_as_select(asked: Asked, statement: Statement, table: str, *, own_columns: str) -> str:
-    """A SELECT of the definition. `own_columns` are those of a table that chDB does not have. A table that it
-    has a text of, or that is not there, is left to it."""
+async def shown_as_select(asked: Asked, statement: Statement, table: str, *, own_columns: str) -> str:
+    """A SELECT of what the statement asks for. `own_columns` are those of a table that chDB may not have. A
+    table that it has a text of, or that is not there, is left to it."""
+    if statement.kind is StatementKind.EXISTS:
+        return f"SELECT 1 AS result{_format(statement)}" if own_columns else asked.sql
     session = asked.session.clone()
     where = f"database = 'system' AND name = {quote_string(table)}"
     found = await session.query(f"SELECT engine, comment FROM system.tables WHERE {where}", format=_FORMAT)
@@ -50,8 +55,11 @@ async def definition_as_select(asked: Asked, statement: Statement, table: str, *
     engine = engine or _ABSENT
     text = f"CREATE TABLE system.{table}\n(\n    " + ",\n    ".join(columns) + f"\n)\nENGINE = {engine}"
     text += f"\nCOMMENT {quote_string(comment)}" if comment else ""
-    format = f" FORMAT {statement.format}" if statement.format else ""
-    return f"SELECT {quote_string(text)} AS statement{format}"
+    return f"SELECT {quote_string(text)} AS statement{_format(statement)}"
+
+
+def _format(statement: Statement) -> str:
+    return f" FORMAT {statement.format}" if statement.format else ""
 
 
 def _column(name: str, type_: str, kind: str, expression: str, comment: str) -> str:

@@ -38,6 +38,16 @@ def table_of_show_create(sql: str) -> TableName | None:
     return None if ref is None else ref.name
 
 
+def table_of_exists(sql: str) -> TableName | None:
+    """The table of EXISTS [TABLE] t."""
+    cursor = Cursor(sql)
+    if not cursor.accept("EXISTS") or cursor.accept("TEMPORARY") or cursor.word in _OTHER_OBJECTS:
+        return None
+    cursor.accept("TABLE")
+    ref = cursor.table(Role.SOURCE)
+    return None if ref is None else ref.name
+
+
 def replaced_text(column: str, texts: Mapping[UUID, str]) -> str:
     """For REPLACE in a SELECT from `system.tables`: another text in a column, by a table's UUID."""
     keys = ", ".join(quote_string(str(uuid)) for uuid in texts)

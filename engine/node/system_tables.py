@@ -24,7 +24,7 @@ from engine.node.shown_as_select import (
     shown_database,
     without_information_schema,
 )
-from engine.node.shown_system_table import definition_as_select, system_table_shown
+from engine.node.shown_system_table import shown_as_select, system_table_shown
 from engine.node.statement import Asked
 from engine.sql import AlterCommand, Statement, StatementKind, Token, tokenize
 from engine.sql.tokens import literal_value, name_of
@@ -38,7 +38,6 @@ _REWRITTEN = frozenset(
         StatementKind.EXPLAIN,
         StatementKind.DESCRIBE,
         StatementKind.SHOW,
-        StatementKind.EXISTS,
         StatementKind.INSERT,
         StatementKind.CREATE_TABLE,
     }
@@ -132,7 +131,7 @@ class SystemTables:
         if shown := system_table_shown(asked, statement):
             table = self._tables.get(shown)
             own_columns = "" if table is None or isinstance(table, SystemView) else table.columns
-            yield await definition_as_select(asked, statement, shown, own_columns=own_columns), asked.session
+            yield await shown_as_select(asked, statement, shown, own_columns=own_columns), asked.session
             return
         sql = await self._as_select(asked, statement)
         if statement.kind not in _REWRITTEN or not self._names.search(sql):

@@ -221,6 +221,13 @@ def test_system_tables_can_be_used_like_any_other(cluster: Cluster) -> None:
     assert n1.query("SELECT count() FROM clusters", database="system") == "9\n"
     assert "cluster\tString" in n1.query("DESCRIBE TABLE system.clusters")
     assert "ephemeralOwner" in n1.query("DESCRIBE system.zookeeper")
+    for table in ("zookeeper", "clusters", "tables", "replicas", "distributed_ddl_queue", "macros", "one"):
+        assert (
+            n1.query(f"EXISTS system.{table}; ")
+            == n1.query(f"EXISTS TABLE {table}", database="system")
+            == "1\n"
+        )
+    assert n1.query("EXISTS VIEW system.clusters") == n1.query("EXISTS clusters") == "0\n"
     shown = n1.query("SHOW CREATE TABLE system.zookeeper FORMAT TSVRaw")
     assert shown.startswith("CREATE TABLE system.zookeeper\n(\n    `name` String,\n")
     assert shown.endswith("\n)\nENGINE = SystemZooKeeper\n")
