@@ -1,4 +1,4 @@
-"""SHOW CREATE TABLE and EXISTS of tables of `system`. chDB keeps no text of these, and ClickHouse makes one up.
+"""SHOW CREATE TABLE and EXISTS of tables of `system`, whose text ClickHouse makes up and chDB does not have.
 
 Source: ClickHouse's DatabaseMemory of system tables, as `SHOW CREATE TABLE system.one` shows it.
 """
