@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby, zip_longest
 from pathlib import Path
 
 from engine.errors import SqlError
@@ -31,6 +32,7 @@ _VERBS = {
     "APPLY": ("DELETED", "PATCHES"),
 }
 _ALONE = ("UPDATE", "DELETE")
+_ALIKE = ("ADD COLUMN", "CLEAR COLUMN", "DROP COLUMN", "MODIFY COLUMN")
 _IF_EXISTS = re.compile(r"IF\s+EXISTS\s+", re.IGNORECASE)
 _RENAME = re.compile(r"RENAME\s+COLUMN\s+(IF\s+EXISTS\s+)?", re.IGNORECASE)
 
@@ -62,7 +64,7 @@ def _starts_command(tokens: list[Token]) -> bool:
 
 @dataclass(slots=True)
 class _Preparation:
-    """`before` are statements for the empty table, `run` commands for the part in it."""
+    """`before` are commands for the empty table, `run` those for the part in it."""
 
     scratch: Scratch
     part: dict[str, str]
@@ -71,13 +73,10 @@ class _Preparation:
     """Kind of default and its expression by column, of columns that have one."""
     before: list[str] = field(default_factory=list)
     instead: dict[str, tuple[list[str], ...]] = field(default_factory=dict)
-    """What runs in the place of a statement of `before` that is refused: the first that is not."""
+    """What runs in the place of a command of `before` that is refused: the first that is not."""
     run: list[str] = field(default_factory=list)
     made: set[str] = field(default_factory=set)
     """Columns that `run` gives the table."""
-
-    def alter(self, command: str) -> str:
-        return f"ALTER TABLE {self.scratch.name.quoted} {command}"
 
     def give_back(self, name: str, *, renamed_to: str = "") -> None:
         """Let the table have a column as the part has it."""
@@ -87,29 +86,27 @@ class _Preparation:
         if name in self.table and renamed_to in self.table and renamed_to not in self.part:
             self._make_room(name)  # another column of that name was added since
         if name not in self.table and renamed_to in self.table:
-            self.before.append(
-                self.alter(f"RENAME COLUMN {quote_identifier(renamed_to)} TO {quote_identifier(name)}")
-            )
+            self.before.append(f"RENAME COLUMN {quote_identifier(renamed_to)} TO {quote_identifier(name)}")
             self.table[name] = self.table.pop(renamed_to)
             if renamed_to in self.defaults:
                 self.defaults[name] = self.defaults.pop(renamed_to)
         if name not in self.table:
-            self.before.append(self.alter(f"ADD COLUMN {quote_identifier(name)} {column_type}"))
+            self.before.append(f"ADD COLUMN {quote_identifier(name)} {column_type}")
             self.table[name] = column_type
         elif self.table[name] != column_type:
             kind, value = self.defaults.pop(name, ("", ""))
             if kind:  # its value need not be one of the part's type
-                self.before.append(self.alter(f"MODIFY COLUMN {quote_identifier(name)} REMOVE {kind}"))
+                self.before.append(f"MODIFY COLUMN {quote_identifier(name)} REMOVE {kind}")
             # chDB wants to know what becomes of NULL; the scratch table is empty.
             loses_null = "Nullable(" in self.table[name] and "Nullable(" not in column_type
             default = f" DEFAULT defaultValueOfTypeName({quote_string(column_type)})" if loses_null else ""
-            modify = self.alter(f"MODIFY COLUMN {quote_identifier(name)} {column_type}{default}")
+            modify = f"MODIFY COLUMN {quote_identifier(name)} {column_type}{default}"
             self.before.append(modify)
             # The part's type may be none for the statistics that the column has now.
-            without_statistics = [self.alter(f"DROP STATISTICS IF EXISTS {quote_identifier(name)}"), modify]
+            without_statistics = [f"DROP STATISTICS IF EXISTS {quote_identifier(name)}", modify]
             self.instead[modify] = (without_statistics, self._made_anew(name, column_type))
             if value and "Nullable(" in column_type and "Nullable(" not in self.table[name]:
-                becomes = self.alter(f"MODIFY COLUMN {quote_identifier(name)} DEFAULT {value}")  # NULL does
+                becomes = f"MODIFY COLUMN {quote_identifier(name)} DEFAULT {value}"  # NULL does
                 self.before.append(becomes)
                 self.instead[becomes] = ([],)
             self.table[name] = column_type
@@ -120,13 +117,13 @@ class _Preparation:
         at = names.index(name)
         place = "FIRST" if at == 0 else f"AFTER {quote_identifier(names[at - 1])}"
         return [
-            self.alter(f"DROP COLUMN {quote_identifier(name)}"),
-            self.alter(f"ADD COLUMN {quote_identifier(name)} {column_type} {place}"),
+            f"DROP COLUMN {quote_identifier(name)}",
+            f"ADD COLUMN {quote_identifier(name)} {column_type} {place}",
         ]
 
     def _make_room(self, name: str) -> None:
         away = f"{name} as it is now"
-        self.before.append(self.alter(f"RENAME COLUMN {quote_identifier(name)} TO {quote_identifier(away)}"))
+        self.before.append(f"RENAME COLUMN {quote_identifier(name)} TO {quote_identifier(away)}")
         self.table[away] = self.table.pop(name)
         if name in self.defaults:
             self.defaults[away] = self.defaults.pop(name)
@@ -182,22 +179,51 @@ def prepare_for(
             case _:
                 together.append(command)
     close()
-    for statement in prepared.before:
-        _execute_first(connection, ([statement], *prepared.instead.get(statement, ())))
-    return prepared.run
+    _prepare(connection, prepared)
+    return [joined(group) for group in _alike(prepared.run)]
 
 
-def _execute_first(connection: Connection, ways: Sequence[Sequence[str]]) -> None:
+def _alike(commands: Sequence[str]) -> list[list[str]]:
+    """What concerns many columns alike is one ALTER: each links or writes all files of the part, and with
+    very many columns takes its time on an empty table, too. Commands about one column keep their order."""
+    groups: list[list[str]] = []
+    for verb, same in groupby(commands, lambda command: " ".join(command.split(None, 2)[:2]).upper()):
+        if verb not in _ALIKE:
+            groups += [[command] for command in same]
+            continue
+        of_column: dict[str, list[str]] = {}
+        for command in same:
+            name = _name(_IF_EXISTS.sub("", command.split(None, 2)[2], count=1))
+            of_column.setdefault(name, []).append(command)
+        rounds = zip_longest(*of_column.values())
+        groups += [[command for command in each if command is not None] for each in rounds]
+    return groups
+
+
+def _prepare(connection: Connection, prepared: _Preparation) -> None:
+    table = prepared.scratch.name
+    for group in _alike(prepared.before):
+        if len(group) > 1:
+            try:
+                connection.execute(f"ALTER TABLE {table.quoted} {joined(group)}")
+                continue
+            except SqlError:
+                pass
+        for command in group:
+            _execute_first(connection, table, ([command], *prepared.instead.get(command, ())))
+
+
+def _execute_first(connection: Connection, table: TableName, ways: Sequence[Sequence[str]]) -> None:
     """The first of several ways to do the same that is not refused; raises what is said against the last."""
     for way in ways[:-1]:
         try:
-            for statement in way:
-                connection.execute(statement)
+            for command in way:
+                connection.execute(f"ALTER TABLE {table.quoted} {command}")
             return
         except SqlError:
             pass
-    for statement in ways[-1]:
-        connection.execute(statement)
+    for command in ways[-1]:
+        connection.execute(f"ALTER TABLE {table.quoted} {command}")
 
 
 def _drop_column(prepared: _Preparation, rest: str) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine.errors import SqlError
+from engine.part_storage.workers import Connection
 from engine.replication.part_name import PartName
 from engine.replication.part_store import MergeOptions
 from tests.unit.part_store_support import add, named, opened, rows
@@ -195,3 +196,32 @@ async def test_merged_and_mutated_parts_keep_the_numbers_of_their_blocks(tmp_pat
             await store.publish([result], [before])
             assert await rows(pool) == left
             await store.verify(result)
+
+
+async def test_what_an_alter_does_to_many_columns_is_done_to_a_part_at_once(tmp_path: Path) -> None:
+    """1. A part is here. 2. An ALTER changes, drops and adds columns. 3. Its mutation reaches the part."""
+    columns = ", ".join(f"c{number} UInt8 DEFAULT {number}" for number in range(9))
+    create = f"CREATE TABLE t (k UInt64, {columns}) ENGINE = MergeTree PARTITION BY k % 2 ORDER BY k"
+    modify = [f"MODIFY COLUMN c{number} String" for number in range(6)]
+    again = "MODIFY COLUMN c0 LowCardinality(String)"
+    drop = [f"DROP COLUMN c{number}" for number in (6, 7)]
+    async with opened(tmp_path, create) as (pool, store):
+        await store.load()
+        await add(pool, store, "(k) SELECT 2", str(SOURCE))
+        for commands in ([*modify, *drop], [again]):
+            plan = await store.plan_alter(", ".join(commands))
+            await store.apply_alter(plan.definition.columns, plan.definition.metadata, {})
+        runs: list[str] = []
+        commented = Connection.commented
+
+        def noted(connection: Connection, sql: str, comment: str) -> None:
+            runs.append(sql)
+            commented(connection, sql, comment)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Connection, "commented", noted)
+            result = PartName.parse("0_3_3_0_9")
+            await store.mutate(SOURCE, result, ", ".join([*modify, *drop, again]))
+        assert [run.count(" COLUMN ") for run in runs] == [6, 2, 1]
+        await store.publish([result], [SOURCE])
+        assert await rows(pool, "* EXCEPT k") == "0\t1\t2\t3\t4\t5\t8"
