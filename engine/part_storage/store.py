@@ -180,8 +180,9 @@ class ChdbPartStore:
 
     async def load(self) -> LoadedParts:
         def look(connection: Connection) -> LoadedParts:
-            found = load(connection, self._state, self._scratch, self._publisher, self._alterer)
-            self._attaching.load()
+            with self._workers.pool.disk_reserve.lent():  # what is left of swaps is dropped
+                found = load(connection, self._state, self._scratch, self._publisher, self._alterer)
+                self._attaching.load()
             return found
 
         async with self._changing:

@@ -79,11 +79,15 @@ class Disk(LocalTables):
         self.dropped_tables: dict[UUID, TableName] = {}
         self.bomb = Bomb()
         self.refuses_drop = False
+        self.cannot_load = False
         self.has_database = True
 
     async def run(self, sql: str) -> None:
-        """RENAME of one table to a free name, or EXCHANGE of two."""
+        """RENAME of one table to a free name, EXCHANGE of two, or DETACH."""
         statement = parse_statement(sql)
+        if statement.kind is StatementKind.DETACH_TABLE:
+            self.tables = {uuid: name for uuid, name in self.tables.items() if name not in statement.tables}
+            return
         old, new = statement.tables
         if sql.startswith("EXCHANGE"):
             one, two = await self.named(old), await self.named(new)
@@ -213,7 +217,11 @@ class Keeper:
 class _Part:
     """A replica and a store that do nothing."""
 
-    async def start(self, *, force: bool = False) -> None: ...
+    async def start(self, *, force: bool = False) -> None:
+        local: Any = self._life.local
+        if local.cannot_load:
+            raise SqlError(243, "Not enough space")
+        self.is_started = True
 
     async def stop(self) -> None: ...
 
@@ -226,6 +234,7 @@ class _Part:
 
     def __init__(self, life: TableLifecycle, record: TableRecord, local: LocalTable) -> None:
         self._life, self._record, self._local = life, record, local
+        self.is_started = False
 
     @asynccontextmanager
     async def renaming(self) -> AsyncIterator[None]:
@@ -259,6 +268,7 @@ class Maker:
             host=ReplicaHost("n", 9009, 9000, local.name.database, local.name.table),
             readonly_reason="",
             is_readonly=True,
+            is_ending=False,
             ending=asyncio.Event(),
             term_began=Broadcast(),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -107,3 +108,19 @@ async def test_wherever_the_disk_ends_a_swap_is_made_or_has_changed_nothing(disk
         assert texts(store.active) == ["0_0_1_1", "0_2_2_0"] and not store.staged
         await store.publish([], named("0_2_2_0"))
         assert await rows(pool) == "0 2"
+
+
+async def test_what_a_swap_has_left_is_dropped_by_a_start_on_a_full_disk(disk: SmallDisk) -> None:
+    """1. A part is there twice, as when a swap was cut. 2. The disk is full. 3. The table is loaded."""
+    async with opened(disk.place / "data", CREATE) as (pool, store):
+        await store.load()
+        await add(pool, store, "SELECT 2, 'x'", "0_0_0_0")
+        found = await pool.query("SELECT path FROM system.parts WHERE table = 't' AND active")
+        part = Path(found.text.strip())
+        shutil.copytree(part, part.parent / "detached" / "0_7_7_0")
+        await pool.query("ALTER TABLE t ATTACH PART '0_7_7_0'")
+        assert await rows(pool) == "2 2"
+    disk.fill()
+    async with opened(disk.place / "data") as (pool, store):
+        await store.load()
+        assert await rows(pool) == "2" and texts(store.active) == ["0_0_0_0"]

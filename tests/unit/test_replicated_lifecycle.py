@@ -217,6 +217,51 @@ def test_what_chdb_refuses_to_drop_goes_on_as_before(tmp_path: Path) -> None:
     run_simulation(1, main)
 
 
+def test_attach_of_a_table_that_cannot_be_loaded_leaves_it_detached(tmp_path: Path) -> None:
+    """Readers could find twice what a swap has left."""
+
+    async def main(env: SimulationEnv) -> None:
+        world = World(env, MemoryKeeperServer(env), tmp_path)
+        process = Process(world, Bomb())
+        await process.life.start()
+        await process.run(CREATE)
+        tables = dict(world.disk.tables)
+        await process.run(DETACH)
+        for cannot_load in (True, False):
+            world.disk.tables, world.disk.cannot_load = dict(tables), cannot_load  # chDB has attached it
+            try:
+                await process.life.reattach(next(iter(tables)))
+            except SqlError as error:
+                assert (error.code, cannot_load) == (243, True)
+            assert (process.tables.find(NAME) is None, not world.disk.tables) == (cannot_load, cannot_load)
+        await process.end()
+
+    run_simulation(1, main)
+
+
+def test_a_table_that_a_start_could_not_load_is_loaded_when_that_is_possible(tmp_path: Path) -> None:
+    async def main(env: SimulationEnv) -> None:
+        world = World(env, MemoryKeeperServer(env), tmp_path)
+        process = Process(world, Bomb())
+        await process.life.start()
+        await process.run(CREATE)
+        await process.end()
+        world.disk.cannot_load = True
+        process = Process(world, Bomb())
+        await process.life.start()
+        table = process.tables.find(NAME)
+        assert table is not None and "could not be loaded: Not enough space" in table.ctx.readonly_reason
+        await env.sleep(10)
+        replica: Any = table.replica
+        assert not replica.is_started
+        world.disk.cannot_load = False
+        await env.sleep(3)
+        assert replica.is_started
+        await process.end()
+
+    run_simulation(1, main)
+
+
 @dataclass
 class Writer(Bomb):
     """At each step of the node somebody wants to write into the table."""

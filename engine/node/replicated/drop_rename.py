@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
-from engine.errors import Code, KeeperUnavailable, SqlError
+from engine.errors import Code, KeeperUnavailable, OnclusterError, SqlError
 from engine.names import TableName, quote_identifier, quote_string
 from engine.node.replicated.catalog import TableRecord, TableState
 from engine.node.replicated.if_empty import check_empty, is_if_empty
@@ -232,8 +232,14 @@ class DropRenameStatements:
             if not records:
                 return False
             await self._in_chdb(asked, asked.sql)
+            not_loaded: list[OnclusterError] = []
             for record in records:
-                await self._life.reattach(record.uuid)
+                try:
+                    await self._life.reattach(record.uuid)
+                except OnclusterError as error:
+                    not_loaded.append(error)
+        if not_loaded:
+            raise not_loaded[0]
         return True
 
     async def _truncate_all(self, asked: Asked, statement: Statement) -> bool:

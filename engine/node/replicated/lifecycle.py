@@ -149,12 +149,25 @@ class TableLifecycle:
                 )
 
     async def _start_replica(self, table: RunningTable, *, force: bool) -> None:
-        """A table that cannot be loaded is that table's trouble, not the node's."""
+        """A table that cannot be loaded is that table's trouble, not the node's, and is tried again."""
+        if not await self._is_loaded(table, force=force):
+            self.later(self._load_until_done(table, force=force), f"load {table.name}")
+
+    async def _load_until_done(self, table: RunningTable, *, force: bool) -> None:
+        while self.tables.by_uuid(table.uuid) is table and not table.ctx.is_ending:
+            await self._env.sleep(_RETRY_PAUSE_S)
+            if await self._is_loaded(table, force=force):
+                return
+
+    async def _is_loaded(self, table: RunningTable, *, force: bool) -> bool:
         try:
             await table.replica.start(force=force)
-        except OnclusterError as error:
-            table.ctx.readonly_reason = f"its parts could not be loaded: {error.message}"
+        except (OnclusterError, OSError) as error:
+            end_if_cancelled()
+            table.ctx.readonly_reason = f"its parts could not be loaded: {error}"
             log.critical("replicated.not_loaded table=%s error=%s", table.name, error)
+            return False
+        return True
 
     async def stop(self) -> None:
         """Stop all replicas; nothing is detached. What one of them raises does not keep the others."""
@@ -197,7 +210,7 @@ class TableLifecycle:
 
     async def reattach(self, uuid: UUID) -> RunningTable | None:
         """Start what chDB has attached again, and give it a moment to become writable; None if chDB has not,
-        or the table is no replicated one."""
+        or the table is no replicated one. Raises what keeps it from being loaded; it is detached then."""
         record = self.catalog.get(uuid)
         local = (await self.local.by_uuid([uuid])).get(uuid)
         if record is None or local is None or record.state is not TableState.ATTACHED:
@@ -205,7 +218,12 @@ class TableLifecycle:
         if (running := self.tables.by_uuid(uuid)) is not None:
             return running
         table = await self.attach(record, local)
-        await table.replica.start()
+        try:
+            await table.replica.start()
+        except BaseException:  # whatever it is: readers could find what a swap has left
+            await self.detach(table)
+            await self.local.run(f"DETACH TABLE {table.name.quoted}")
+            raise
         try:
             if await self.is_ours(await self.holder.get(timeout_s=_KEEPER_WAIT_S), record):
                 await self.wait_until_active(table)
