@@ -21,7 +21,6 @@ from pathlib import Path
 from engine.errors import Code, OnclusterError, SqlError
 from engine.names import TableName, quote_string
 from engine.part_storage.part_files import (
-    CHECKSUMS_FILE,
     COUNT_FILE,
     data_hash_of,
     files_of,
@@ -29,9 +28,9 @@ from engine.part_storage.part_files import (
     level_of,
     partition_of,
 )
+from engine.part_storage.part_sizes import check_written
 from engine.part_storage.scratch_tables import Scratch, ScratchTables, local_parts
 from engine.part_storage.workers import Connection, Workers
-from engine.replication.part_checksums import parse_checksums_file
 from engine.replication.part_store import NewPart
 
 _MAX_USES = 50
@@ -103,12 +102,13 @@ class InsertStage:
             if local_name in self._collected or first_block(local_name) <= self._kept.last_block:
                 continue
             directory = self._kept.scratch.path / local_name
+            files = files_of(directory)
             new = NewPart(
                 handle=f"{self._kept.scratch.name.table}/{local_name}",
                 partition_id=partition_of(local_name),
-                data_hash=data_hash_of(parse_checksums_file((directory / CHECKSUMS_FILE).read_bytes())),
+                data_hash=data_hash_of(check_written(directory, files)),
                 rows=int((directory / COUNT_FILE).read_bytes()),
-                size_bytes=sum(size for _, size in files_of(directory)),
+                size_bytes=sum(size for _, size in files),
                 level=level_of(local_name),
             )
             fresh.append(new)

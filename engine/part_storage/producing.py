@@ -21,7 +21,8 @@ from engine.part_storage.merge_stop import MergeStop
 from engine.part_storage.merged_parts import MergedParts
 from engine.part_storage.mutation_scratch import columns_in, columns_of, prepare_for
 from engine.part_storage.part_columns import depends_on_name, refuse_untellable
-from engine.part_storage.part_files import link_part, read_part, remove_tree
+from engine.part_storage.part_files import files_of, link_part, read_part, remove_tree
+from engine.part_storage.part_sizes import check_written
 from engine.part_storage.scratch_tables import Scratch, ScratchTables, merged_part
 from engine.part_storage.table_state import LocalPart, TableState
 from engine.part_storage.workers import Connection, Workers
@@ -254,13 +255,17 @@ class Producer:
     ) -> Part:
         """Stage what was made, wherever chDB has put it."""
         if made is not None:
-            return self.stage_links(made, result)
+            return self._stage_made(made, result)
         names = self._active_local(connection, scratch)
         if not names:  # chDB removes parts without rows by itself
             return self.stage_empty(connection, result)
         if len(names) != 1:
             raise _not_merged(scratch, result, names)
-        return self.stage_links(scratch.path / names[0], result)
+        return self._stage_made(scratch.path / names[0], result)
+
+    def _stage_made(self, made: Path, result: PartName) -> Part:
+        check_written(made, files_of(made))
+        return self.stage_links(made, result)
 
 
 def _not_merged(scratch: Scratch, result: PartName, names: Sequence[str]) -> SqlError:

@@ -48,11 +48,11 @@ from engine.part_storage.part_files import (
     partition_of,
     remove_tree,
 )
+from engine.part_storage.part_sizes import check_files
 from engine.part_storage.part_uuid import UUID_FILE
 from engine.part_storage.producing import Producer
 from engine.part_storage.scratch_tables import Scratch, ScratchTables
 from engine.part_storage.table_state import PASSING_MARK, TEMPORARY_PREFIX, LocalPart, TableState
-from engine.part_storage.transfer import check_files
 from engine.part_storage.workers import Connection, Workers
 from engine.replication.part_checksums import PartDiffers
 from engine.replication.part_name import PartName

@@ -22,6 +22,7 @@ from engine.part_storage.insert_stage import InsertStage, InsertStages
 from engine.part_storage.merge_stop import MergeStop
 from engine.part_storage.merged_parts import MergedParts
 from engine.part_storage.part_files import remove_tree
+from engine.part_storage.part_sizes import check_files
 from engine.part_storage.part_uuid import UUID_FILE, uuid_of
 from engine.part_storage.partition_values import partition_ids
 from engine.part_storage.plain_copy import plain_copy
@@ -31,7 +32,7 @@ from engine.part_storage.publishing import Change, Publisher
 from engine.part_storage.recovery import load
 from engine.part_storage.scratch_tables import ScratchTables
 from engine.part_storage.table_state import TableState, blocks_of
-from engine.part_storage.transfer import check_files, receiving, receiving_detached, sending
+from engine.part_storage.transfer import receiving, receiving_detached, sending
 from engine.part_storage.workers import Connection, Length, Workers
 from engine.replication.columns import Columns
 from engine.replication.part_checksums import PartDiffers

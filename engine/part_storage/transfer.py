@@ -14,12 +14,10 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from engine.errors import Code, MalformedEntry, SqlError
+from engine.errors import Code, SqlError
 from engine.part_storage.content_check import ContentChecker, has_all_hashes
 from engine.part_storage.disk import force_to_disk
 from engine.part_storage.part_files import (
-    CHECKSUMS_FILE,
-    COLUMNS_FILE,
     LOCAL_FILES,
     files_of,
     is_file_name,
@@ -28,14 +26,13 @@ from engine.part_storage.part_files import (
     remove_tree,
     write_name,
 )
+from engine.part_storage.part_sizes import UNLISTED, check_files
 from engine.part_storage.table_state import TableState
 from engine.part_storage.workers import Connection, Length, Workers, translated
 from engine.replication.part_checksums import (
     MAX_FILE_BYTES,
-    FileChecksum,
     PartDiffers,
     check_same_part,
-    parse_checksums_file,
 )
 from engine.replication.part_header import PartHeader
 from engine.replication.part_name import PartName
@@ -50,21 +47,6 @@ _MAX_FILES = 200_000
 _LONG_CHECK_BYTES = 64 << 20
 _MAX_LINK_TRIES = 1000
 _LINK_PAUSE_S = 0.002
-
-_UNLISTED = frozenset(
-    {
-        CHECKSUMS_FILE,
-        COLUMNS_FILE,
-        LOCAL_FILES,
-        "columns_substreams.txt",
-        "default_compression_codec.txt",
-        "serialization.json",
-        "count.txt",
-        "partition.dat",
-        "ttl.txt",
-    }
-)
-"""Files that `checksums.txt` need not list."""
 
 
 class Outgoing:
@@ -158,7 +140,7 @@ class Incoming:
             raise self._differs(f"{file.name[:200]!r} is no name of a file")
         if file.name in self._written or len(self._written) >= _MAX_FILES:
             raise self._differs(f"file {file.name} comes twice, or is one too many")
-        is_small = "/" not in file.name and file.name in _UNLISTED
+        is_small = "/" not in file.name and file.name in UNLISTED
         if file.size_bytes < 0 or (is_small and file.size_bytes > MAX_FILE_BYTES):
             raise self._differs(f"file {file.name} cannot have {file.size_bytes} bytes")
         self._written[file.name] = file.size_bytes
@@ -242,46 +224,6 @@ def check_header(part: Part, expected: PartHeader) -> None:
     check_same_part(str(part.name), part.digest, expected.digest)
     if part.header.columns_hash != expected.columns_hash:
         raise PartDiffers(str(part.name), "different columns")
-
-
-def check_files(directory: Path, part: str) -> None:
-    """Raises PartDiffers unless the files are those that `checksums.txt` lists, with the sizes it says.
-
-    A projection is listed as one entry and has a list of its own.
-    """
-    sizes = dict(files_of(directory))
-    here = {name: size for name, size in sizes.items() if "/" not in name}
-    projections: dict[str, dict[str, int]] = {}
-    for name, size in sizes.items():
-        projection, slash, file = name.partition("/")
-        if slash:
-            projections.setdefault(projection, {})[file] = size
-    listed = _listed(directory, part)
-    _check_list(here, {name: file for name, file in listed.items() if name not in projections}, part)
-    for projection, files in projections.items():
-        if projection not in listed:
-            raise PartDiffers(part, f"projection {projection} is not listed")
-        _check_list(files, _listed(directory / projection, part), part)
-
-
-def _listed(directory: Path, part: str) -> dict[str, FileChecksum]:
-    try:
-        data = (directory / CHECKSUMS_FILE).read_bytes()
-    except OSError:
-        raise PartDiffers(part, f"it has no {CHECKSUMS_FILE}") from None
-    try:
-        return {file.name: file for file in parse_checksums_file(data, where=part)}
-    except MalformedEntry as error:
-        raise PartDiffers(part, f"its {CHECKSUMS_FILE} cannot be read: {error.message}") from None
-
-
-def _check_list(here: dict[str, int], listed: dict[str, FileChecksum], part: str) -> None:
-    for name, file in listed.items():
-        if here.get(name) != file.size:
-            raise PartDiffers(part, f"file {name} has {here.get(name)} bytes instead of {file.size}")
-    strange = sorted(here.keys() - listed.keys() - _UNLISTED)
-    if strange:
-        raise PartDiffers(part, f"file {strange[0]} is not listed")
 
 
 @asynccontextmanager

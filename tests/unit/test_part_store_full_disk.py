@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -124,3 +126,38 @@ async def test_what_a_swap_has_left_is_dropped_by_a_start_on_a_full_disk(disk: S
     async with opened(disk.place / "data") as (pool, store):
         await store.load()
         assert await rows(pool) == "2" and texts(store.active) == ["0_0_0_0"]
+
+
+@contextmanager
+def files_end_at(size_bytes: int) -> Iterator[None]:
+    """The disk takes no file that is longer."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+async def test_what_the_disk_has_not_taken_whole_becomes_no_part(tmp_path: Path) -> None:
+    """chDB says that all is well: of an INSERT, a merge and a mutation."""
+    select = "SELECT 2 * number, randomPrintableASCII(700000) FROM numbers({}, 1)"
+    async with opened(tmp_path, CREATE) as (pool, store):
+        await store.load()
+        for number in range(2):
+            await add(pool, store, select.format(number), f"0_{number}_{number}_0")
+        merged = named("0_0_1_1")[0]
+        with files_end_at(1 << 20):
+            for attempt in (
+                insert(pool, store, "SELECT 10, randomPrintableASCII(1400000)", "0_2_2_0"),
+                store.merge(list(store.active), merged, MergeOptions()),
+                store.mutate(named("0_0_0_0")[0], named("0_0_0_0_5")[0], "UPDATE v = concat(v, v) WHERE 1"),
+            ):
+                with pytest.raises(SqlError, match="has not taken all of part") as said:
+                    await attempt
+                assert said.value.code == Code.NOT_ENOUGH_SPACE
+        assert not store.staged
+        await store.merge(list(store.active), merged, MergeOptions())
+        await store.publish([merged], list(store.active))
+        await store.verify(merged)
+        assert await rows(pool) == "0 2"
