@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import replace
 from typing import Protocol
 
@@ -26,7 +26,7 @@ from engine.node.statement import CHANGE_NO_DEFINITION, Answer, Asked, WholeAnsw
 from engine.node.system_tables import SystemTables
 from engine.node.temporary_tables import create_temporary, is_about_temporary, note_temporary
 from engine.sql import Statement, StatementKind, parse_statement, with_parameters
-from engine.storage import QueryResult
+from engine.storage import ChdbSession, QueryResult
 from engine.storage.guard import check_settings, check_statement
 from engine.storage.statement_text import INPUT_TABLE, InsertText
 
@@ -86,6 +86,10 @@ class Distributed(ReplicatedStatements, Protocol):
 
     async def target_moved(self, asked: Asked, failover: Failover) -> bool:
         """The same of what an INSERT writes to."""
+        ...
+
+    def following_kills(self) -> AbstractAsyncContextManager[None]:
+        """In the block a KILL QUERY runs."""
         ...
 
     def turn(self, failover: Failover) -> AbstractAsyncContextManager[None]:
@@ -286,11 +290,9 @@ class StatementRouter:
                 ) as stream:
                     yield stream
                 return
-            if statement.kind is StatementKind.KILL_QUERY and self._waits is not None:
-                yield await kill_query(asked, statement, session, self._waits)
-                return
             if statement.kind is StatementKind.KILL_QUERY:
-                sql = by_our_query_id(sql)
+                yield await self._kill(asked, statement, sql, session)
+                return
             leaves_nothing = statement.is_query or statement.kind is StatementKind.INSERT
             result = await asked.run(sql, session=session, is_harmless=leaves_nothing)
             self._remember(asked, statement)
@@ -299,6 +301,14 @@ class StatementRouter:
                 self._replicated.changed()
             await self._finished(statement)
             yield WholeAnswer(result, format=statement.format or asked.format)
+
+    async def _kill(self, asked: Asked, statement: Statement, sql: str, session: ChdbSession) -> Answer:
+        following = nullcontext() if self._distributed is None else self._distributed.following_kills()
+        async with following:
+            if self._waits is not None:
+                return await kill_query(asked, statement, session, self._waits)
+            result = await asked.run(by_our_query_id(sql), session=session, is_harmless=False)
+            return WholeAnswer(result, format=statement.format or asked.format)
 
     async def insert(self, asked: Asked, insert: InsertText, rows: AsyncIterator[bytes]) -> Answer:
         """Run an INSERT whose rows come as a stream. Raises SqlError."""

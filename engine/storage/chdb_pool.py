@@ -57,6 +57,8 @@ class ChdbPool:
         self._control = ThreadPoolExecutor(1, thread_name_prefix="chdb-control")
         self._reserved: list[ThreadPoolExecutor] = []
         self._anchor: Any = None
+        self.on_kill: Callable[[str], None] = lambda _: None
+        """Is told the id of statements that are asked to stop."""
         self._connect: Callable[[str], Any] | None = None
         self._version = ""
         self._max_threads = 1
@@ -205,7 +207,14 @@ class ChdbPool:
 
     async def kill(self, query_id: str) -> None:
         """Ask every statement that runs under `query_id` to stop; it ends with QUERY_WAS_CANCELLED 394."""
+        self.on_kill(query_id)
         await self._kill(f"Settings['log_comment'] = {quote_string(query_id)}")
+
+    async def killed(self) -> list[str]:
+        """The ids of statements that were asked to stop and have not ended."""
+        ids = "SELECT Settings['log_comment'] FROM system.processes WHERE is_cancelled"
+        result = await self.control(lambda: self._anchor.query(ids, "TSVRaw").bytes())
+        return bytes(result).decode("utf-8", "replace").splitlines()
 
     async def kill_reader(self, path: str) -> bool:
         """The same of the INSERT that reads the file at `path`. False: there is none (yet)."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import http.client
 import json
+import time
+import urllib.parse
 from collections.abc import Iterator
 
 import pytest
@@ -129,6 +132,45 @@ def test_shards_send_what_a_statement_needs_also_beside_temporary_tables(
     sql = "SELECT count() FROM events_d WHERE id GLOBAL IN ext AND id + 1 > (SELECT min(i) FROM ext)"
     assert ask(sql, **unmerged) == "0\n2\n"
     assert ask("SELECT id FROM events_d WHERE id = (SELECT max(i) FROM ext)", **unmerged) == "9\n"
+
+
+@pytest.mark.parametrize(
+    ("sql", "how"),
+    [
+        ("SELECT s, count() FROM cluster('c', {}) GROUP BY s", "killed"),
+        ("SELECT s, count() FROM cluster('c', {}) GROUP BY s", "replaced"),
+        ("SELECT s, count() FROM cluster('c', {}) GROUP BY s", "left alone"),
+        ("SELECT max(s) FROM cluster('c', {}) WHERE s = 0", "killed"),
+        ("SELECT max(s) FROM cluster('c', {}) WHERE s = 0", "left alone"),
+        ("INSERT INTO FUNCTION null('s UInt8') SELECT max(s) FROM cluster('c', {})", "killed"),
+    ],
+)
+def test_what_other_nodes_do_for_a_statement_ends_with_it(cluster: Cluster, sql: str, how: str) -> None:
+    """Each shard would be at it for ten minutes, and answer at its end only."""
+    slow = "view(SELECT sleepEachRow(1) AS s FROM numbers(600) SETTINGS max_block_size = 1, max_threads = 1)"
+    query_id = f"{how} {len(sql)}"
+    others = [cluster.nodes[host] for host in ("n3", "n4")]
+    running = "query LIKE '%distributed depth 1%numbers(600)%' AND query NOT LIKE '%system.processes%'"
+
+    def wait_for(count: int) -> None:
+        deadline_s = time.monotonic() + 20
+        sql = f"SELECT count() FROM system.processes WHERE {running}"
+        while sum(int(node.query(sql)) for node in others) != count:
+            assert time.monotonic() < deadline_s, count
+            time.sleep(0.02)
+
+    url = urllib.parse.urlparse(cluster.n1.url)
+    connection = http.client.HTTPConnection(str(url.hostname), url.port, timeout=20)
+    connection.request("POST", f"/?query_id={urllib.parse.quote(query_id)}", sql.format(slow))
+    wait_for(1)
+    if how == "replaced":
+        cluster.n1.query("SELECT 1", query_id=query_id, replace_running_query="1")
+    elif how == "killed":
+        assert "finished" in cluster.n1.query(f"KILL QUERY WHERE query_id = '{query_id}' SYNC")
+    if how != "left alone":
+        assert connection.getresponse().headers["X-ClickHouse-Exception-Code"] == "394"
+    connection.close()
+    wait_for(0)
 
 
 def test_the_shard_of_a_row_is_a_column(cluster: Cluster) -> None:

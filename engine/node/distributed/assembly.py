@@ -8,13 +8,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from engine.config.model import NodeConfig, Topology
 from engine.distributed.delivery import Deliveries
 from engine.distributed.peers import PeerShard, peers_of
 from engine.distributed.replica_choice import ErrorLimits, ReplicaFailures
 from engine.env import Env
+from engine.errors import SqlError
 from engine.names import HostId, TableName
 from engine.node.asked_settings import number
 from engine.node.distributed.alter import AlterDistributed
@@ -32,6 +33,7 @@ from engine.node.distributed.name_changes import is_among, keeps_names, names_gi
 from engine.node.distributed.overlooked import make_overlooked_an_error
 from engine.node.distributed.peer_health import PeerHealth
 from engine.node.distributed.replacing import Replacing
+from engine.node.distributed.running_reads import RunningReads
 from engine.node.distributed.selects import READING, DistributedSelects
 from engine.node.distributed.show import DistributedTablesView, ShowDistributed
 from engine.node.distributed.sinks import Here, NodeSink
@@ -96,6 +98,8 @@ class DistributedNode:
         self._stages = stages = Stages(pool, env)
         self._turns = asyncio.Semaphore(pool.may_wait_for_others)
         self._health = PeerHealth(pool, env, config.host_name, failures)
+        self._reads = RunningReads(self._health)
+        pool.on_kill = self._reads.kill
         self._inserts = DistributedInserts(
             self.tables,
             stages=stages,
@@ -165,6 +169,7 @@ class DistributedNode:
         await self._stages.close()
         await self._inserts.close()
         await self._selects.close()
+        await self._reads.close()
         await self._health.close()
         await self._sink.close()
 
@@ -235,13 +240,25 @@ class DistributedNode:
             return
         async with self._turns:
             failover.begin_watching()
+            is_over = False
             try:
-                yield
+                with self._reads.running(failover):
+                    yield
+                is_over = True
+            except SqlError:
+                is_over = True
+                raise
             except asyncio.CancelledError:
                 failover.watch_on()
                 raise
             finally:
                 failover.end_watching()
+                if not is_over:
+                    self._reads.give_up(failover)
+
+    def following_kills(self) -> AbstractAsyncContextManager[None]:
+        """In the block a KILL runs; what other nodes do for the statements that it kills ends, too."""
+        return self._reads.following_kills()
 
     async def insert(
         self,

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import aiohttp
 from yarl import URL
@@ -26,6 +26,7 @@ from engine.env import Env
 from engine.errors import Code, SqlError
 from engine.names import quote_identifier
 from engine.node.distributed.peer_watch import PeerWatch
+from engine.node.reads_key import READS_PLACE
 from engine.storage import QueryResult
 from engine.storage.awaited_values import MAX_COLUMNS, RANGES, Awaited
 
@@ -44,6 +45,11 @@ class EarlyReads:
     here: str
     requests: tuple[tuple[Peer, str], ...]
     columns: tuple[tuple[str, str], ...]
+
+    def with_key(self, key: str) -> EarlyReads:
+        """The same for a statement whose reads have this key."""
+        requests = tuple((peer, url.replace(READS_PLACE, key)) for peer, url in self.requests)
+        return replace(self, text=self.text.replace(READS_PLACE, key), requests=requests)
 
     def sums(self, awaited: list[Awaited]) -> str:
         """The other subquery; `awaited` are the answers, in order."""
@@ -118,7 +124,10 @@ class EarlyClient:
 class EarlyStatement:
     """Implements `engine.node.statement.Early` for one statement."""
 
-    def __init__(self, client: EarlyClient, reads: EarlyReads, *, wait_s: float) -> None:
+    def __init__(
+        self, client: EarlyClient, reads: EarlyReads, *, wait_s: float, is_killed: Callable[[], bool]
+    ) -> None:
+        self._is_killed = is_killed
         self._client = client
         self._reads = reads
         self._wait_s = wait_s
@@ -146,6 +155,8 @@ class EarlyStatement:
                 each.close()
             for task in asking:
                 task.cancel()
+        if self._is_killed():
+            raise SqlError(Code.QUERY_WAS_CANCELLED, "Query was cancelled.")
         if self._late is not None:
             raise SqlError(Code.SOCKET_TIMEOUT, f"Timeout: no answer from {self._late.name}")
         return await run(sql)

@@ -88,7 +88,7 @@ class Read:
     may_fail: bool = False
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Failover:
     """What happened to one statement so far."""
 
@@ -105,6 +105,10 @@ class Failover:
     """Of the tables' names (`DistributedTables.version`), when the statement began."""
     watches_names: bool = False
     """Names may come to mean Distributed tables while it runs."""
+    reads_key: str = ""
+    """By what other nodes know what they do for the statement."""
+    is_killed: bool = False
+    """It is over before its time, and never begins anew."""
     watching: Watching | None = None
     """While the statement runs: for which of its replicas it would wait in vain."""
     _broke_off: dict[Peer, OnclusterError] = field(default_factory=dict)
@@ -158,6 +162,8 @@ class Failover:
 
     async def begins_anew(self, error: SqlError) -> bool:
         """Whether the statement, of which nobody has seen anything, shall begin anew after `error`."""
+        if self.is_killed:
+            return False
         is_broken = error.code in _BROKEN
         culprits = self._those_who_are_silent() or self._those_who_may_fail(error)
         if not self.can_begin_anew or not (is_broken or culprits or _is_gone(error)) or self._left_s <= 0:
@@ -221,6 +227,8 @@ class Failover:
         """The same with ClickHouse's code and the replicas that were read, where a connection broke or
         `max_execution_time` has passed; the error of a replica as that replica gave it, with its code; and
         what quotes the statement without what reads the shards."""
+        if self.is_killed:
+            return SqlError(Code.QUERY_WAS_CANCELLED, "Query was cancelled.")
         error = explained(error)
         if not self.reads:
             return error

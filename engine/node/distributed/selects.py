@@ -73,6 +73,7 @@ from engine.node.distributed.table_functions import refused_to_readers
 from engine.node.distributed.tables import DistributedTables
 from engine.node.distributed.views import DistributedViews, is_target
 from engine.node.distributed.zones import types_of
+from engine.node.reads_key import READS_PLACE, new_reads_key
 from engine.node.replicated.local_tables import LocalTables
 from engine.node.statement import Asked
 from engine.sql import Statement, StatementKind, parse_statement
@@ -161,12 +162,20 @@ class DistributedSelects:
             await check_rows_to_read(self._health, failover.to_read)
         if failover.reads:
             prepared = without_leaf_limits(prepared)
+            failover.reads_key = key = new_reads_key(self._health.env)
+            prepared = replace(prepared, sql=prepared.sql.replace(READS_PLACE, key))
         wait_s = patience_s(asked) if failover.reads else USUAL_S
         prepared = with_patience(prepared, wait_s)
         if statement.kind is not StatementKind.SELECT:
             return prepared
         if failover.early is not None and prepared.has_one_row:
-            return replace(prepared, early=EarlyStatement(self._early, failover.early, wait_s=wait_s))
+            early = EarlyStatement(
+                self._early,
+                failover.early.with_key(failover.reads_key),
+                wait_s=wait_s,
+                is_killed=lambda: failover.is_killed,
+            )
+            return replace(prepared, early=early)
         return with_threads(prepared, len(failover.reads), usual=self._health.pool.max_threads)
 
     async def _prepared_at_once(self, asked: Asked, statement: Statement, failover: Failover) -> Asked:

@@ -37,6 +37,7 @@ from engine.node.distributed.read_settings import forwarded, of_shards
 from engine.node.distributed.rows_to_read import ToRead
 from engine.node.distributed.table_filters import filter_of, filter_setting
 from engine.node.distributed.zones import has_session_zone, with_zones
+from engine.node.reads_key import READS_PLACE
 
 MAX_URL_BYTES = 250_000
 """The request line of a node may have 1 MiB, as with ClickHouse."""
@@ -174,7 +175,8 @@ class ShardReader:
         text = f"{mark} {ONE_ROW if select.has_one_row else ''}{sql}"
         filters = self._filters(peer, select, sources)
         settings = forwarded({**self.settings, **filters}, sql)
-        parameters = f"{settings}{self.place.url_parameters}&query={quote_for_url(text)}"
+        key = f"&quota_key={READS_PLACE}"
+        parameters = f"{settings}{self.place.url_parameters}{key}&query={quote_for_url(text)}"
         url = f"{peer.url}/?default_format=Native{parameters}"
         if len(url) > MAX_URL_BYTES:
             raise TooLong
