@@ -15,6 +15,7 @@ class DagRun:
     def __init__(self, dag: Any, form: dict[str, Any], *, run_id: str, run_type: str = "manual") -> None:
         self.dag = dag
         self.form = form
+        self.conf = form
         self.run_id = run_id
         self.run_type = run_type
         self.xcoms: dict[tuple[str, str], Any] = {}
@@ -54,7 +55,7 @@ class DagRun:
             "dag_run": SimpleNamespace(
                 run_id=self.run_id,
                 run_type=self.run_type,
-                conf=self.form,
+                conf=self.conf,
                 triggering_user_name="ada",
                 start_date=None,
                 run_after=datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC),

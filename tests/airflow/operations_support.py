@@ -127,8 +127,9 @@ class Run(DagRun):
     """One run of an operation's DAG, by hand."""
 
     def __init__(self, dag: Any, run_id: str = "manual__1", run_type: str = "manual", **form: object) -> None:
-        form = dag.params.dump() | {"cluster": CLUSTER, "mode": Mode.ACT.value} | form
-        super().__init__(dag, form, run_id=run_id, run_type=run_type)
+        usual = {"cluster": CLUSTER, "mode": Mode.ACT.value}
+        super().__init__(dag, dag.params.dump() | usual | form, run_id=run_id, run_type=run_type)
+        self.conf = form
 
     def ask(self, task_id: str = APPROVE) -> dict[str, str]:
         """Run the approval up to where it waits; returns its question."""

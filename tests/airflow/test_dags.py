@@ -166,7 +166,7 @@ def test_a_parameter_that_the_form_lacks_is_refused_because_a_misspelt_target_me
     tmp_path: Path,
 ) -> None:
     from oncluster_airflow.errors import TaskRefused
-    from oncluster_airflow.operators.begin import refuse_unknown_parameters
+    from oncluster_airflow.form import refuse_unknown_parameters
 
     write(tmp_path / "good", "0001_a.up.sql")
     (dag,) = dags(tmp_path).values()

@@ -83,8 +83,8 @@ class Ti:
 
 
 def context(run_type: str = "manual", *, ti: Ti | None = None, **form: object) -> Any:
-    run = SimpleNamespace(run_id="manual__2013-01-01T00:00:00+00:00", run_type=run_type)
-    return {"params": FORM | form, "dag_run": run, "ti": ti or Ti()}
+    run = SimpleNamespace(run_id="manual__2013-01-01T00:00:00+00:00", run_type=run_type, conf=form)
+    return {"params": FORM | form, "dag": SimpleNamespace(params=FORM), "dag_run": run, "ti": ti or Ti()}
 
 
 def targets() -> Any:
@@ -142,6 +142,7 @@ def test_the_form_gives_the_request() -> None:
         ({"last_day": "2012-01-01"}, "before the first"),
         ({"mode": "replace"}, "no mode"),
         ({"source": "/nowhere"}, "no folder"),
+        ({"mod": "append"}, "no parameter mod; there are .* mode"),
     ],
 )
 def test_a_form_that_cannot_be_meant_is_refused_before_spark(form: dict[str, Any], message: str) -> None:

@@ -231,6 +231,13 @@ def test_a_cluster_that_there_is_not_is_refused_with_those_there_are(world: Worl
         Run(tiny_dag(world), cluster="nowhere").execute("choose")
 
 
+def test_a_parameter_that_the_form_lacks_is_refused(world: World) -> None:
+    from oncluster_airflow.errors import TaskRefused
+
+    with pytest.raises(TaskRefused, match=r"no parameter clusters; there are .*cluster"):
+        Run(tiny_dag(world), clusters="log_cluster").execute("choose")
+
+
 def test_a_configuration_that_cannot_be_read_makes_a_dag_that_says_why(
     world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -13,7 +13,6 @@ from engine.migrations.files import Direction
 from engine.migrations.lock import Binding
 from engine.migrations.model import Run, RunRequest
 from engine.migrations.selection import Leniency
-from oncluster_airflow.errors import TaskRefused
 from oncluster_airflow.workspace import Manifest
 
 BEGIN_TASK = "begin"
@@ -68,18 +67,3 @@ def request_of(context: Context, *, approved_by: str = "") -> RunRequest:
             retry_failed=bool(params.get("retry_failed", False)),
         ),
     )
-
-
-def refuse_unknown_parameters(context: Context) -> None:
-    """Raises TaskRefused for a parameter that the form does not have.
-
-    Airflow takes any when a run is triggered, and a misspelt `target_version` would mean: everything. Names
-    that begin with `_` are other tools'.
-    """
-    dag: Any = context["dag"]
-    dag_run: Any = context["dag_run"]
-    given = {str(name) for name in (dag_run.conf or {}) if not str(name).startswith("_")}
-    if unknown := sorted(given - set(dag.params)):
-        raise TaskRefused(
-            f"There is no parameter {', '.join(unknown)}; there are {', '.join(sorted(dag.params))}."
-        )

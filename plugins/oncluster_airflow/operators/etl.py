@@ -35,6 +35,7 @@ from engine.etl.request import LoadMode, LoadRequest, files_of, job_id_from, par
 from engine.etl.targets import TargetsMissing, require_targets
 from engine.names import http_url
 from oncluster_airflow.errors import as_airflow_error
+from oncluster_airflow.form import refuse_unknown_parameters
 from oncluster_airflow.hooks.nodes import ClickHouseNodesHook, NodeAddresses
 from oncluster_airflow.settings import NODES_CONN_ID, SPARK_CONN_ID, Settings
 
@@ -97,6 +98,7 @@ class TargetsOperator(BaseOperator):
         self.nodes_conn_id = nodes_conn_id
 
     def execute(self, context: Context) -> None:
+        refuse_unknown_parameters(context)
         try:
             request = request_of(context, self.cluster)
             cluster = cluster_of(self.cluster)

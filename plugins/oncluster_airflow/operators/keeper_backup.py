@@ -25,6 +25,7 @@ from engine.operations.keeper_backup.keeping import backup_name, backups_in, pru
 from engine.operations.keeper_backup.zookeeper_source import name_of, patient_keeper
 from engine.operations.site import Site
 from oncluster_airflow.errors import as_airflow_error
+from oncluster_airflow.form import refuse_unknown_parameters
 from oncluster_airflow.hooks.keeper import KeeperHook
 from oncluster_airflow.operators.operation import ActOperator, PlanOperationOperator
 from oncluster_airflow.settings import KEEPER_CONN_ID, OperationSettings
@@ -67,6 +68,7 @@ class DumpKeeperOperator(BackupOperator):
     what the file says about itself."""
 
     def execute(self, context: Context) -> dict[str, Any]:
+        refuse_unknown_parameters(context)
         params: Any = context["params"]
         root = str(params.get("root") or "/")
         folder = OperationSettings.from_environment().backup_folder

@@ -35,6 +35,7 @@ from engine.operations.finding import Finding
 from engine.operations.site import KeeperNeed, Site
 from engine.sql import redact_prose
 from oncluster_airflow.errors import ActsFailed, TaskRefused, TaskUnavailable, as_airflow_error
+from oncluster_airflow.form import refuse_unknown_parameters
 from oncluster_airflow.operation_plan import (
     Mode,
     first_lines,
@@ -78,6 +79,7 @@ class ChooseClusterOperator(BaseOperator, SkipMixin):
         self.groups = groups
 
     def execute(self, context: Context) -> str:
+        refuse_unknown_parameters(context)
         params: Any = context["params"]
         wanted = str(params.get("cluster", ALL_CLUSTERS))
         config = Settings.from_environment().config

@@ -25,12 +25,12 @@ from engine.migrations.selection import ground_of
 from engine.migrations.statements import Surroundings
 from engine.storage.scratch import ScratchChdb
 from oncluster_airflow.errors import TaskRefused, as_airflow_error
+from oncluster_airflow.form import refuse_unknown_parameters
 from oncluster_airflow.hooks.nodes import ClickHouseNodesHook
 from oncluster_airflow.operators.approval import APPROVAL_KEY
 from oncluster_airflow.operators.begin import (
     MANIFEST_KEY,
     PLAN_TASK,
-    refuse_unknown_parameters,
     request_of,
 )
 from oncluster_airflow.operators.migration import MigrationOperator
