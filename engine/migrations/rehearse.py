@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import enum
 import logging
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -61,6 +62,8 @@ _NOT_HERE = frozenset(
         Code.CANNOT_EXTRACT_TABLE_STRUCTURE,
     }
 )
+_PRIMARY_KEY_SAID = re.compile(r" PRIMARY KEY (.+) ORDER BY \1(?= |$)")
+"""As it is when a key was longer for a while; it says nothing."""
 _MISSING = frozenset({Code.UNKNOWN_TABLE, Code.UNKNOWN_DATABASE})
 
 
@@ -342,7 +345,10 @@ class _Stage:
         )
         return {
             **{Named("database", name): engine for name, engine in databases},
-            **{Named("table", name, database): query for database, name, query in tables},
+            **{
+                Named("table", name, database): _PRIMARY_KEY_SAID.sub(r" ORDER BY \1", query)
+                for database, name, query in tables
+            },
             **{Named("function", name): query for name, query in functions},
         }
 

@@ -176,6 +176,17 @@ async def test_an_up_that_stops_halfway_the_second_time_is_no_failure_and_is_put
 
 
 @pytest.mark.slow
+async def test_a_key_that_was_longer_for_a_while_is_as_it_was(tmp_path: Path) -> None:
+    files = {
+        "1_t.up.sql": T,
+        "2_k.up.sql": "ALTER TABLE d.t ADD COLUMN k Int8, MODIFY ORDER BY (x, k)",
+        "2_k.down.sql": "ALTER TABLE d.t MODIFY ORDER BY x; ALTER TABLE d.t DROP COLUMN k",
+    }
+    result = await of(tmp_path, files)
+    assert result.is_ok, (result.failures, result.differences)
+
+
+@pytest.mark.slow
 async def test_what_only_servers_have_in_a_select_or_as_rows_does_not_fail(tmp_path: Path) -> None:
     files = {
         "1_t.up.sql": f"{T}; CREATE TABLE IF NOT EXISTS d.u AS d.t",
