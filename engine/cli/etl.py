@@ -6,6 +6,7 @@ What Airflow's DAG does, without Airflow. A load that is repeated gives the same
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 import click
@@ -115,7 +116,7 @@ def load_command(
     )
     if print_command:
         command = command_line(settings, request)
-        print_json(command) if as_json else click.echo(" ".join(command))
+        print_json(command) if as_json else click.echo(shlex.join(command))
         return
 
     async def work() -> tuple[LoadReport, LoadCheck | None]:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -490,14 +491,17 @@ def test_the_command_line_shows_what_it_would_start(tmp_path: Path) -> None:
     if not (root / "spark_apps" / "load_flights.py").is_file():
         pytest.skip("the application is not there")
     program = [sys.executable, "-m", "engine.cli", "etl", "load", "--config", root / "config" / "cluster.xml"]
+    home = tmp_path / "a home"
     shown = subprocess.run(
         [*program, "--print-command", "--master", "local[2]"],
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "ONCLUSTER_HOME": str(tmp_path)},
+        env={**os.environ, "ONCLUSTER_HOME": str(home)},
         cwd=root,
     )
 
     assert shown.returncode == 0, shown.stderr
-    assert "--master local[2,4]" in shown.stdout
+    words = shlex.split(shown.stdout)
+    assert words[words.index("--master") + 1] == "local[2,4]"
+    assert Path(words[words.index("--report") + 1]).is_relative_to(home)
