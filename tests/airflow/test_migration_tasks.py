@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +171,28 @@ def test_an_approval_is_for_the_plan_that_was_shown(folder: Path, hosts: Any) ->
         run.execute("begin")
     assert len(hosts.entries()) == before
 
+    run.approve(by="grace")
+    run.execute("begin")
+
+
+def test_an_approval_is_for_the_hosts_that_were_shown(
+    folder: Path, hosts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from oncluster_airflow.errors import TaskRefused
+
+    run = roll_back(folder, hosts)
+    run.approve(by="grace")
+    usual = Path(os.environ["ONCLUSTER_CONFIG"])
+    grown = tmp_path / "grown.xml"
+    last = "<replica><host>node06</host><port>9000</port></replica>"
+    grown.write_text(usual.read_text().replace(last, last + last.replace("node06", "node07"), 1))
+    monkeypatch.setenv("ONCLUSTER_CONFIG", str(grown))
+    before = len(hosts.entries())
+    with pytest.raises(TaskRefused, match="node07:9000 joined order_cluster"):
+        run.execute("begin")
+    assert len(hosts.entries()) == before
+
+    run.execute("plan")
     run.approve(by="grace")
     run.execute("begin")
 

@@ -8,7 +8,9 @@ from typing import Any
 
 from airflow.sdk import Context
 
+from engine.config.model import Topology
 from engine.ddl.output import DEFAULT_TIMEOUT_S, OutputMode
+from engine.migrations.errors import MigrationRefused
 from engine.migrations.files import Direction
 from engine.migrations.lock import Binding
 from engine.migrations.model import Run, RunRequest
@@ -20,6 +22,7 @@ PLAN_TASK = "plan"
 APPROVE_TASK = "approve"
 RUN_KEY = "run"
 MANIFEST_KEY = "manifest"
+PLAN_KEY = "plan"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,3 +70,20 @@ def request_of(context: Context, *, approved_by: str = "") -> RunRequest:
             retry_failed=bool(params.get("retry_failed", False)),
         ),
     )
+
+
+def require_hosts_that_were_shown(plan: Mapping[str, Any], topology: Topology) -> None:
+    """Raises MigrationRefused when a statement that was approved would go to a host that has joined since:
+    what it would destroy there nobody has seen."""
+    for migration in plan["migrations"]:
+        for statement in migration["statements"]:
+            if not statement["needs_approval"]:
+                continue
+            cluster = topology.cluster(statement["cluster"])
+            shown = {host["host"] for host in statement["hosts"]}
+            joined = sorted({host.readable for host in cluster.host_ids} - shown)
+            if joined:
+                raise MigrationRefused(
+                    f"{', '.join(joined)} joined {cluster.name} after the plan was approved.",
+                    hint="Start a new run, which plans and asks anew.",
+                )

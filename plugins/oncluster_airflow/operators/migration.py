@@ -39,10 +39,12 @@ from oncluster_airflow.operators.approval import ASKED_KEY, approver_of
 from oncluster_airflow.operators.begin import (
     APPROVE_TASK,
     MANIFEST_KEY,
+    PLAN_KEY,
     PLAN_TASK,
     RUN_KEY,
     Begun,
     request_of,
+    require_hosts_that_were_shown,
     run_of,
 )
 from oncluster_airflow.outcomes import hosts_table, table
@@ -119,6 +121,9 @@ class BeginOperator(MigrationOperator, SkipMixin):
             )
         try:
             workspace = self.open_workspace()
+            if request.approved_by:
+                plan = ti.xcom_pull(task_ids=PLAN_TASK, key=PLAN_KEY)
+                require_hosts_that_were_shown(plan, workspace.topology)
             alone = is_alone(context, workspace)
             run = self.with_runner(workspace, lambda runner: runner.begin(request))
             manifest = Manifest.of(workspace.migrations, run.refs)

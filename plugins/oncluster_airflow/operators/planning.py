@@ -30,6 +30,7 @@ from oncluster_airflow.hooks.nodes import ClickHouseNodesHook
 from oncluster_airflow.operators.approval import APPROVAL_KEY
 from oncluster_airflow.operators.begin import (
     MANIFEST_KEY,
+    PLAN_KEY,
     PLAN_TASK,
     request_of,
 )
@@ -37,8 +38,6 @@ from oncluster_airflow.operators.migration import MigrationOperator
 from oncluster_airflow.plan_text import approval_question, plan_text, refs_of, rehearsal_text
 from oncluster_airflow.settings import NODES_CONN_ID, Settings
 from oncluster_airflow.workspace import Manifest, Workspace
-
-PLAN_KEY = "plan"
 
 
 class LintOperator(MigrationOperator):
