@@ -191,7 +191,9 @@ def kind_and_advice(error: object) -> tuple[str, str]:
                 "the cause and run the DAG again: it plans anew, from what is there then."
             )
         case TaskRefused():
-            return "refused", "nothing was sent; the reason says what to change. Then run the DAG again."
+            return "refused", (
+                "the reason says what to change; as it is it would end so again. Then run the DAG anew."
+            )
         case TaskUnavailable():
             return "unavailable", (
                 "bring back what could not be reached and clear the task: it finds out what has happened "

@@ -60,6 +60,14 @@ def test_a_timeout_is_posted_with_every_host_and_what_to_do(connection: Any, htt
     assert body["link"] in body["text"]
 
 
+def test_of_a_task_that_is_not_tried_again_nobody_claims_that_it_has_sent_nothing() -> None:
+    from oncluster_airflow.errors import TaskRefused
+    from oncluster_airflow.notification import kind_and_advice
+
+    kind, advice = kind_and_advice(TaskRefused("shard 1, node01: 3 rows, 4 expected"))
+    assert kind == "refused" and "reason" in advice and "nothing was sent" not in advice
+
+
 def test_a_failure_is_mailed(connection: Any, smtp_sink: Any) -> None:
     from oncluster_airflow.errors import error_of
     from oncluster_airflow.notifier import OnclusterNotifier
