@@ -19,6 +19,7 @@ from engine.migrations.errors import ChangedMigration, MigrationRefused, Problem
 from engine.migrations.lint_databases import refused_by_databases
 from engine.migrations.model import RunRequest
 from engine.migrations.plan import Facts, Plan, Presence, TableFacts, build_plan, tables_of
+from engine.migrations.renamed import require_not_renamed
 from engine.migrations.runner import MigrationRunner
 from engine.migrations.selection import Selected, changes, select
 from engine.migrations.states import MigrationRecord
@@ -49,6 +50,7 @@ async def make_plan(runner: MigrationRunner, request: RunRequest, *, probe: Node
     try:
         if not request.adopt_ledger:
             await runner.locked.check()
+            require_not_renamed(runner.ledger, runner.migrations, runner.topology)
         selected = select(
             runner.migrations,
             records,

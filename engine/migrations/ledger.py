@@ -88,6 +88,11 @@ class Ledger:
             found = connection.scalar(sa.select(sa.func.max(column.fence)).where(column.cluster == cluster))
         return int(found or 0)
 
+    def clusters(self) -> set[str]:
+        """Those of which there is a migration's event."""
+        with self._store.reading() as connection:
+            return set(connection.scalars(sa.select(schema.migrations.c.cluster).distinct()))
+
     def events(self, cluster: str) -> list[MigrationEvent]:
         """All events of the cluster's migrations, oldest first."""
         with self._store.reading() as connection:

@@ -67,6 +67,7 @@ from engine.migrations.model import Progress, Run, RunRequest, RunSummary, State
 from engine.migrations.observe import Target, given_up_targets, targets_of
 from engine.migrations.order import check_order, creations_before, require_made
 from engine.migrations.preflight import preflight
+from engine.migrations.renamed import require_not_renamed
 from engine.migrations.selection import select, target_of_run
 from engine.migrations.statements import Surroundings
 from engine.migrations.states import Event, MigrationRecord, RunState
@@ -126,6 +127,8 @@ class MigrationRunner:
                 target=self.target_of(request),
                 leniency=request.leniency,
             )
+            if not request.adopt_ledger:
+                require_not_renamed(self.ledger, self.migrations, self.topology)
             preflight(selected, request, self.surroundings, replicated=replicated)
             writer = self.locked.writer(request.run_id, lease)
             writer.record_run(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from engine.config.model import Cluster, Topology
 from engine.errors import Busy
 from engine.migrations.drive import drive
 from engine.migrations.errors import (
@@ -278,6 +280,28 @@ def test_a_cluster_whose_migrations_are_in_another_ledger_is_refused_until_this_
         summary = await drive(await world.runner(), world.request(adopt_ledger=True))
         assert summary.state is RunState.DONE
         assert len(world.entries()) == 8
+
+    in_world(tmp_path, scenario)
+
+
+def test_a_cluster_that_was_renamed_is_not_sent_everything_again(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        await drive(await world.runner(), world.request())
+        sent = world.entries()
+        renamed = Cluster("store", world.topology.clusters["shop"].shards)
+        world.folder = world.folder.rename(world.folder.with_name("store"))
+        runner = replace(await world.runner(), topology=Topology({"store": renamed}))
+        with pytest.raises(MigrationRefused, match=r"Of shop, .* has the migrations 1, 2, 3"):
+            await drive(runner, world.request())
+        assert [p.rule for p in (await make_plan(runner, world.request())).problems] == ["refused"]
+        assert (await make_plan(runner, world.request(adopt_ledger=True))).problems == ()
+        beside = replace(runner, topology=Topology({"store": renamed, "shop": renamed}))
+        assert (await make_plan(beside, world.request())).problems == ()
+        for version in (1, 2, 3):
+            await mark(runner, world.request(), version, applied=True, reason="shop is store now")
+        assert (await drive(runner, world.request())).state is RunState.DONE
+        assert world.entries() == sent
 
     in_world(tmp_path, scenario)
 
