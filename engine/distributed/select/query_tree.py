@@ -111,7 +111,7 @@ def _without_positions(text: str) -> str:
     words = cursor.words
     edits: list[Edit] = []
     for begin in [at + 1 for at, word in enumerate(words) if word == "BY"]:
-        for first, last in clauses.split(cursor, begin, clauses.end_of(cursor, begin), ","):
+        for first, last in _items(cursor, begin):
             number = first + (words[first] == "-")
             is_whole = number + 1 == last or words[number + 1] in _BEHIND_ITEM
             is_bool = words[number] in ("TRUE", "FALSE")
@@ -120,3 +120,14 @@ def _without_positions(text: str) -> str:
                 type_ = "Bool" if is_bool else "UInt64" if number == first else "Int64"
                 edits.append(Edit(start, end, f"_CAST({text[start:end]}, '{type_}')"))
     return apply_edits(text, edits)
+
+
+def _items(cursor: Cursor, begin: int) -> list[tuple[int, int]]:
+    """What stands between commas behind BY, also within GROUPING SETS."""
+    if cursor.words[begin : begin + 2] != ["GROUPING", "SETS"]:
+        return clauses.split(cursor, begin, clauses.end_of(cursor, begin), ",")
+    cursor.at = begin + 2
+    cursor.skip_brackets()
+    sets = clauses.split(cursor, begin + 3, cursor.at - 1, ",")
+    inner = [(a + 1, b - 1) if cursor.words[a] == "(" else (a, b) for a, b in sets]
+    return [item for a, b in inner for item in clauses.split(cursor, a, b, ",")]
