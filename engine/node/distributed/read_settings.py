@@ -146,7 +146,11 @@ _OF_CONVERSIONS = frozenset(
 )
 """How values become text and text becomes values, which also functions go by. Drivers set some of them with
 every request, and a user with `readonly = 1` refuses settings: so they go where something is converted."""
-_CONVERTS = re.compile(r"\b(?:_?CAST|concat|JSON|to[A-Z]|parse|accurateCast|format)\w*\(|::|\|\|", re.ASCII)
+_CONVERTS = re.compile(
+    r"\bCAST\((?!-?\d|')|::|\|\|"
+    r"|\b(?:concat|format|parse|JSON|accurateCast|to(?:String|FixedString|JSON))\w*\(",
+)
+"""A CAST of a constant is how ClickHouse writes one."""
 _READS_NATIVE_WITH = "input_format_native_decode_types_in_binary_format"
 _WRITES_NATIVE_WITH = "output_format_native_encode_types_in_binary_format"
 
