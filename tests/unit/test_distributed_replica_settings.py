@@ -116,6 +116,9 @@ async def test_a_shard_without_the_table_is_left_out_unless_the_mode_says_otherw
         await one.ask(f"CREATE TABLE strict (k UInt64) ENGINE = Distributed(c, default, t, k) {clause}")
         assert clause in await one.ask("SHOW CREATE TABLE strict FORMAT TSVRaw")
         one.replicas.without_table = {2}
+        with pytest.raises(SqlError, match="Make the table there") as nobody:
+            await one.who_is_read({})
+        assert nobody.value.code == Code.ALL_CONNECTION_TRIES_FAILED
         assert await one.who_is_read(SKIP) == 0
         assert await one.who_is_read({**SKIP, mode: "unavailable_or_table_missing"}) == 0
         for sql, settings in (

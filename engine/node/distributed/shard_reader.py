@@ -359,7 +359,8 @@ class ShardReader:
         raise SqlError(
             Code.ALL_CONNECTION_TRIES_FAILED,
             f"All connection tries failed for shard {shard.number}. Log: {'; '.join(failures)}",
-            hint="Start one of them, or set skip_unavailable_shards = 1 for an answer without its rows.",
+            hint=f"{'Start one of them' if refusal is None else 'Make the table there'}, or set "
+            "skip_unavailable_shards = 1 for an answer without its rows.",
         )
 
     def _may_be_left_out(self, refusal: SqlError) -> bool:
