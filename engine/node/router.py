@@ -280,6 +280,7 @@ class StatementRouter:
             asked = await self._replicated.prepare_read(asked, statement)
         async with self._tables.provide(asked, statement) as (sql, session):
             is_select = statement.kind is StatementKind.SELECT or sql.startswith("SELECT")
+            sql = asked.with_key(sql)
             if asked.has_one_row and statement.kind is StatementKind.SELECT:
                 result = await asked.run(sql, session=session, is_harmless=True)
                 yield WholeAnswer(result, format=statement.format or asked.format)

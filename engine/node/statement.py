@@ -10,6 +10,7 @@ from engine.config.model import User
 from engine.ddl.attempt import Fence
 from engine.errors import SqlError
 from engine.names import quote_string
+from engine.node.reads_key import READS_PLACE
 from engine.sql import StatementKind
 from engine.storage import ChdbSession, QueryResult, Scope
 from engine.storage.statement_text import LONG_TEXT, InsertText
@@ -27,7 +28,8 @@ class Asked:
     `has_one_row`: the answer is known to be that small, so that it needs no stream. `takes_settings`: behind
     `sql` a clause SETTINGS may be put. `early`: what of it others may be asked before chDB begins.
     `behind_insert` is called on the thread on which chDB has taken rows of a stream; it raises nothing.
-    `wait`: of a statement ON CLUSTER, by which KILL QUERY ends it.
+    `wait`: of a statement ON CLUSTER, by which KILL QUERY ends it. `reads_key` is to stand in what chDB gets
+    for `READS_PLACE` (`with_key`): until then the text is one that may have been looked at before.
     """
 
     sql: str
@@ -47,6 +49,11 @@ class Asked:
     early: Early | None = None
     behind_insert: Callable[[], None] | None = None
     wait: Wait | None = None
+    reads_key: str = ""
+
+    def with_key(self, sql: str) -> str:
+        """A text of this request as chDB gets it."""
+        return sql.replace(READS_PLACE, self.reads_key) if self.reads_key else sql
 
     @property
     def scope(self) -> Scope:

@@ -127,7 +127,8 @@ class AskedFirst:
         failover = self._selects.failover(asked, statement)
         prepared = await self._selects.prepare(asked, statement, failover)
         async with self._turn(failover):
-            return literal((await prepared.run(prepared.sql, is_harmless=True)).text, most=most)
+            text = prepared.with_key(prepared.sql)
+            return literal((await prepared.run(text, is_harmless=True)).text, most=most)
 
 
 def _with_text(asked: Asked, sql: str) -> Asked:

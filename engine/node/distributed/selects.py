@@ -73,7 +73,7 @@ from engine.node.distributed.table_functions import refused_to_readers
 from engine.node.distributed.tables import DistributedTables
 from engine.node.distributed.views import DistributedViews, is_target
 from engine.node.distributed.zones import types_of
-from engine.node.reads_key import READS_PLACE, new_reads_key
+from engine.node.reads_key import new_reads_key
 from engine.node.replicated.local_tables import LocalTables
 from engine.node.statement import Asked
 from engine.sql import Statement, StatementKind, parse_statement
@@ -163,11 +163,11 @@ class DistributedSelects:
         if failover.reads:
             prepared = without_leaf_limits(prepared)
             failover.reads_key = key = new_reads_key(self._health.env)
-            prepared = replace(prepared, sql=prepared.sql.replace(READS_PLACE, key))
+            prepared = replace(prepared, reads_key=key)
         wait_s = patience_s(asked) if failover.reads else USUAL_S
         prepared = with_patience(prepared, wait_s)
         if statement.kind is not StatementKind.SELECT:
-            return prepared
+            return replace(prepared, sql=prepared.with_key(prepared.sql))
         if failover.early is not None and prepared.has_one_row:
             early = EarlyStatement(
                 self._early,
@@ -307,7 +307,7 @@ class DistributedSelects:
             )
             async with self._turn(failover):
                 with asked.session.left_open():
-                    answer = await prepared.run(question, is_harmless=True)
+                    answer = await prepared.run(prepared.with_key(question), is_harmless=True)
         except SqlError as error:
             if error.code in (Code.UNKNOWN_IDENTIFIER, Code.NOT_IMPLEMENTED):
                 return None
