@@ -1,7 +1,7 @@
 """By what a node calls everything that other nodes do for one of its statements.
 
-It goes with each request as `quota_key`, which a ClickHouse server shows in `system.processes`, and which
-means nothing unless it has keyed quotas. A node begins its query id with it.
+It goes with each request as `session_timeout`, which no ClickHouse server of any version reads where there is
+no `session_id`: of a parameter that it does not know it would say so. A node begins its query id with it.
 """
 
 from __future__ import annotations
@@ -19,14 +19,11 @@ def new_reads_key(env: Env) -> str:
 
 
 def query_id_of(key: str, new_query_id: str) -> str:
-    """What a request with this `quota_key` is called here."""
+    """What a request with this `session_timeout` and without a session is called here."""
     is_ours = key.startswith(PREFIX) and key != READS_PLACE and key.replace("-", "").isalnum()
     return f"{key}-{new_query_id}" if is_ours else new_query_id
 
 
 def kill_all_of(key: str) -> str:
-    """The statement that ends it all, on a node or a server."""
-    return (
-        f"KILL QUERY WHERE quota_key = {quote_string(key)} "
-        f"OR startsWith(query_id, {quote_string(f'{key}-')}) ASYNC"
-    )
+    """The statement that ends it all on a node."""
+    return f"KILL QUERY WHERE startsWith(query_id, {quote_string(f'{key}-')}) ASYNC"

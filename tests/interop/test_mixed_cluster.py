@@ -7,6 +7,7 @@ import pytest
 from engine.ddl.outcome import HostState
 from engine.ddl.output import OutputMode, result_stream
 from engine.errors import Code, SqlError
+from engine.node.reads_key import new_reads_key
 from tests.interop.cluster import ENV
 
 ENTRY_OF_2018 = {"distributed_ddl_entry_format_version": "1", "distributed_ddl_task_timeout": "180"}
@@ -121,3 +122,10 @@ async def test_a_real_server_that_is_down_shows_in_our_output_as_the_mode_says(s
         assert error is None
     await real.servers[1].start()
     await real.all_workers_answer()
+
+
+async def test_a_real_server_takes_the_key_of_a_nodes_reads(start_real) -> None:
+    """It says so of a parameter that it does not know, and of a `quota_key` without keyed quotas."""
+    real = await start_real(1, foreign=0, internal_replication=False)
+    settings = {"session_timeout": new_reads_key(ENV), "default_format": "TSV"}
+    assert await real.first.query("SELECT 1", settings=settings) == "1\n"

@@ -20,10 +20,9 @@ from engine.node.reads_key import PREFIX, READS_PLACE, kill_all_of
     ],
 )
 def test_a_request_for_another_nodes_statement_is_called_by_that(key: str, given: str, expected: str) -> None:
-    parameters = [("quota_key", key), ("query_id", given)]
+    parameters = [("session_timeout", key), ("query_id", given)]
     assert parse_query("POST", {}, parameters, new_query_id="new").query_id == expected
 
 
-def test_servers_and_nodes_are_asked_alike() -> None:
-    sql = "KILL QUERY WHERE quota_key = 'k' OR startsWith(query_id, 'k-') ASYNC"
-    assert kill_all_of("k") == sql
+def test_all_of_it_is_killed() -> None:
+    assert kill_all_of("k") == "KILL QUERY WHERE startsWith(query_id, 'k-') ASYNC"

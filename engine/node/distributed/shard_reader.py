@@ -175,7 +175,7 @@ class ShardReader:
         text = f"{mark} {ONE_ROW if select.has_one_row else ''}{sql}"
         filters = self._filters(peer, select, sources)
         settings = forwarded({**self.settings, **filters}, sql)
-        key = f"&quota_key={READS_PLACE}"
+        key = f"&session_timeout={READS_PLACE}"
         parameters = f"{settings}{self.place.url_parameters}{key}&query={quote_for_url(text)}"
         url = f"{peer.url}/?default_format=Native{parameters}"
         if len(url) > MAX_URL_BYTES:

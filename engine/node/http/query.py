@@ -130,7 +130,7 @@ def parse_query(
     waits = _is_on(values, "wait_end_of_query") or _flag(settings, "http_wait_end_of_query")
     buffer_text = settings.get("http_response_buffer_size") or values.get("buffer_size")
     held_back = 0 if "wait_end_of_query" in values else DEFAULT_BUFFER_BYTES
-    of_reads = query_id_of(values.get("quota_key", ""), new_query_id)
+    of_reads = query_id_of("" if "session_id" in values else values.get("session_timeout", ""), new_query_id)
     query_id = values.get("query_id") or headers.get("X-ClickHouse-Query-Id") or of_reads
     return HttpQuery(
         query=values.get("query", ""),
