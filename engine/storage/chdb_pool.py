@@ -212,7 +212,7 @@ class ChdbPool:
 
     async def killed(self) -> list[str]:
         """The ids of statements that were asked to stop and have not ended."""
-        ids = "SELECT Settings['log_comment'] FROM system.processes WHERE is_cancelled"
+        ids = "SELECT Settings['log_comment'] AS id FROM system.processes WHERE is_cancelled AND id != ''"
         result = await self.control(lambda: self._anchor.query(ids, "TSVRaw").bytes())
         return bytes(result).decode("utf-8", "replace").splitlines()
 
