@@ -184,7 +184,14 @@ class ZooKeeperConnection:
             except TimeoutError:
                 self.last_error = f"{attempt.host}: no answer"
             except (OSError, struct.error, UnicodeError) as error:  # UnicodeError: of the name of a host
-                self.last_error = f"{attempt.host}: {getattr(error, 'strerror', None) or error}"
+                why = getattr(error, "strerror", None) or str(error) or self._hung_up
+                self.last_error = f"{attempt.host}: {why}"
+
+    @property
+    def _hung_up(self) -> str:
+        if self._options.is_secure:
+            return "the server closed the connection at the first word of TLS; is that its port for TLS?"
+        return "the server closed the connection"
 
     async def _connect_to(self, attempt: Attempt) -> None:
         """Raises OSError, UnicodeError (of the name), TimeoutError, struct.error (no ZooKeeper there),

@@ -101,6 +101,12 @@ async def test_an_authority_that_is_not_trusted_is_refused(front, zookeeper_back
         await zookeeper.connect(config, SystemEnv(), connect_timeout_s=2)
 
 
+async def test_a_port_without_tls_is_named_as_that(zookeeper_server, zookeeper_backend):
+    config = secured(zookeeper_backend, zookeeper_server.client_port, "")
+    with pytest.raises(KeeperUnavailable, match="is that its port for TLS"):
+        await zookeeper.connect(dataclasses.replace(config, ca_file=""), SystemEnv(), connect_timeout_s=2)
+
+
 async def test_a_certificate_for_another_host_is_refused(front, zookeeper_backend):
     port, ca = await front("elsewhere.example")
     with pytest.raises(KeeperUnavailable, match="certificate verify failed"):
