@@ -26,6 +26,7 @@ from engine.part_storage.merge_stop import MergeStop
 from engine.storage import ChdbPool, DiskReserve
 from engine.storage.chdb_pool import ReservedThreads
 from engine.storage.errors import sql_error
+from engine.storage.layout import SCRATCH_DATABASE as SCRATCH_DATABASE
 from engine.storage.layout import private_directory
 from engine.storage.scope import set_statement
 from engine.storage.statement_text import sendable
@@ -33,9 +34,6 @@ from engine.storage.statement_text import sendable
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-SCRATCH_DATABASE = "_oncluster"
-"""Of engine Memory: its tables have no metadata on disk, cost 2 ms to make, and are gone after a restart."""
 
 PLAIN_KEY_PREFIX = "plain-"
 """Of directories beside staged parts that hold links of a plain table's parts for a moment."""
@@ -106,7 +104,7 @@ class Connection:
     def define(self, sql: str) -> None:
         """As `execute`, for a change of what chDB keeps of a table or a database; else a full disk ends it.
         Raises SqlError 243 before anything has changed where the disk has no room."""
-        with self._reserve.for_definition(len(sql)):
+        with self._reserve.for_statement(sql):
             self.execute(sql)
 
     def execute_with(self, settings: Mapping[str, str], sql: str) -> None:

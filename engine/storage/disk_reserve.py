@@ -22,13 +22,18 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from pathlib import Path
 
 from engine.errors import Code, SqlError
-from engine.storage.layout import KEPT_BYTES, private_directory
+from engine.storage.layout import KEPT_BYTES, SCRATCH_DATABASE, private_directory
 
 SIZE_BYTES = 2 * KEPT_BYTES
 _NEEDED_BYTES = 1 << 20
 """Of a definition, beside its text: files and directories of a new table."""
 
 _FIRST_WORD = re.compile(r"(?:\s|--[^\n]*|#[^\n]*|/\*.*?\*/)*+([A-Z]+)", re.IGNORECASE | re.DOTALL)
+_NOT_ON_DISK = re.compile(
+    r"\s+(?:OR\s+REPLACE\s+)?(?:TEMPORARY\b|(?:TABLE|VIEW|DATABASE)\s+(?:IF\s+NOT\s+EXISTS\s+)?"
+    rf"`?{SCRATCH_DATABASE}`?(?:\.|\s))",
+    re.IGNORECASE,
+)
 _MAKING_ROOM = frozenset({"DROP", "TRUNCATE"})
 _DEFINING = frozenset({"ALTER", "ATTACH", "CREATE", "DELETE", "REPLACE", "RESTORE", "UNDROP", "UPDATE"})
 
@@ -76,12 +81,12 @@ class DiskReserve:
 
     @contextmanager
     def for_statement(self, sql: str | bytes) -> Iterator[None]:
-        """`for_definition`, or the room for what makes some, by the first word of a statement."""
+        """There is room for what a statement defines, or for what makes some. Raises SqlError 243."""
         text = sql if isinstance(sql, str) else sql.decode("utf-8", "surrogateescape")
         found = _FIRST_WORD.match(text)
         word = found[1].upper() if found else ""
-        if word in _DEFINING:
-            with self.for_definition(len(text)):
+        if found and word in _DEFINING and not self._is_not_on_disk(text, found.end()):
+            with self._for_definition(len(text)):
                 yield
         elif word in _MAKING_ROOM:
             with self._lent_if_short():
@@ -90,8 +95,7 @@ class DiskReserve:
             yield
 
     @contextmanager
-    def for_definition(self, length: int) -> Iterator[None]:
-        """There is room for a definition of so many characters. Raises SqlError 243."""
+    def _for_definition(self, length: int) -> Iterator[None]:
         needed = _NEEDED_BYTES + 4 * length
         with self._lent_if_short(needed):
             if (free := self._free_bytes()) < needed:
@@ -101,6 +105,11 @@ class DiskReserve:
                     hint="Make room on the disk of the node.",
                 )
             yield
+
+    def _is_not_on_disk(self, text: str, behind_word: int) -> bool:
+        """The scratch database itself is, once."""
+        has_scratch = (self._path / "metadata" / f"{SCRATCH_DATABASE}.sql").exists()
+        return has_scratch and _NOT_ON_DISK.match(text, behind_word) is not None
 
     def _lent_if_short(self, needed: int = _NEEDED_BYTES) -> AbstractContextManager[None]:
         return self.lent() if self._free_bytes() < needed + SIZE_BYTES else nullcontext()

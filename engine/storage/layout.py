@@ -31,6 +31,9 @@ from engine.env import Env
 KEPT_BYTES = 4 << 20
 """Of the disk, for definitions: see `disk_reserve`."""
 
+SCRATCH_DATABASE = "_oncluster"
+"""Of engine Memory: its tables have no metadata on disk, cost 2 ms to make, and are gone after a restart."""
+
 LOCAL_DATABASE = "_local"
 """chDB's own database over files, detached after start."""
 

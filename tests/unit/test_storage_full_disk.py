@@ -108,3 +108,24 @@ async def test_the_reserve_comes_back_when_the_last_borrower_has_ended(tmp_path:
     assert not file.exists()
     second.__exit__(None, None, None)
     assert file.stat().st_size == SIZE_BYTES
+
+
+async def test_a_start_and_what_is_in_memory_need_no_room(full: tuple[ChdbPool, SmallDisk]) -> None:
+    """A full disk keeps nobody from reading."""
+    pool, disk = full
+    disk.empty()
+    await pool.query("CREATE DATABASE `_oncluster` ENGINE = Memory")
+    await pool.close()
+    (private_directory(pool.path) / "reserve").unlink()
+    disk.fill()
+    again = await ChdbPool.open(pool.path, max_running=2)
+    for sql in (
+        "CREATE DATABASE IF NOT EXISTS `_oncluster` ENGINE = Memory",
+        "CREATE VIEW IF NOT EXISTS `_oncluster`.`v` AS SELECT 1",
+        "CREATE TEMPORARY TABLE x (k UInt64)",
+    ):
+        await again.query(sql)
+    assert (await again.query("SELECT count() FROM t")).text == "2\n"
+    with pytest.raises(SqlError, match="space"):
+        await again.query("CREATE VIEW v AS SELECT * FROM `_oncluster`.`v`")
+    await again.close()
