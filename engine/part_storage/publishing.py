@@ -32,6 +32,7 @@ import json
 import logging
 import os
 from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -238,10 +239,7 @@ class Publisher:
         try:
             marks = live_marks(state)
             have_room(_marks_file(state), len(_marks_text(marks)) + len(partition_id) + _ROOM_OF_MARK)
-            connection.execute(
-                f"ALTER TABLE {state.table.quoted} REPLACE PARTITION ID {quote_string(partition_id)}"
-                f" FROM {scratch.name.quoted}"
-            )
+            self._replace(connection, partition_id, scratch, {part.name for part, _, _ in final if part.rows})
         finally:
             self._scratch.drop_later(scratch)
         found = self._find_new([part.name for part, _, _ in final])
@@ -254,6 +252,33 @@ class Publisher:
         )
         for name in (*going, *own):
             remove_tree(state.originals_root / str(name))
+
+    def _replace(
+        self, connection: Connection, partition_id: str, scratch: Scratch, coming: AbstractSet[PartName]
+    ) -> None:
+        """chDB makes the swap and then an empty part to cover what has gone, for which it wants a MiB: its
+        error may come behind the swap."""
+        state = self._state
+        before = {local.visible.name for local in state.in_partition(partition_id)}
+        try:
+            connection.execute(
+                f"ALTER TABLE {state.table.quoted} REPLACE PARTITION ID {quote_string(partition_id)}"
+                f" FROM {scratch.name.quoted}"
+            )
+        except SqlError as error:
+            here = self._active_in_chdb(connection, partition_id)
+            if before & here or not coming <= {name_in(state.data / name, partition_id) for name in here}:
+                raise
+            log.warning("part_storage.swapped_in_spite_of table=%s error=%s", state.table, error)
+
+    def _active_in_chdb(self, connection: Connection, partition_id: str) -> set[str]:
+        table = self._state.table
+        rows = connection.rows(
+            "SELECT name FROM system.parts WHERE active"
+            f" AND database = {quote_string(table.database)} AND table = {quote_string(table.table)}"
+            f" AND partition_id = {quote_string(partition_id)}"
+        )
+        return {name for (name,) in rows}
 
     def _linked(
         self, connection: Connection, partition_id: str, final: Sequence[tuple[Part, Path, Path | None]]

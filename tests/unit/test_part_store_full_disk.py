@@ -73,7 +73,8 @@ async def test_of_a_part_that_does_not_fit_not_a_byte_is_received(disk: SmallDis
 
 
 async def test_wherever_the_disk_ends_a_swap_is_made_or_has_changed_nothing(disk: SmallDisk) -> None:
-    """Whatever was left half done could not be made good: chDB removes the parts of before at once."""
+    """Whatever was left half done could not be made good: chDB removes the parts of before at once. It also
+    fails when it has made the swap, where it has no MiB for an empty part."""
 
     async def swap(pool: ChdbPool, store: ChdbPartStore, pages: int) -> bool:
         try:
@@ -83,6 +84,8 @@ async def test_wherever_the_disk_ends_a_swap_is_made_or_has_changed_nothing(disk
             return False
         finally:
             disk.empty()
+            shown = await pool.query("SELECT count() FROM system.parts WHERE table = 't' AND active")
+            assert int(shown.text) == len(store.active), f"{pages} pages"
         return True
 
     async with opened(disk.place, CREATE) as (pool, store):
