@@ -31,7 +31,7 @@ _NEEDED_BYTES = 1 << 20
 _FIRST_WORD = re.compile(r"(?:\s|--[^\n]*|#[^\n]*|/\*.*?\*/)*+([A-Z]+)", re.IGNORECASE | re.DOTALL)
 _NOT_ON_DISK = re.compile(
     r"\s+(?:OR\s+REPLACE\s+)?(?:TEMPORARY\b|(?:TABLE|VIEW|DATABASE)\s+(?:IF\s+NOT\s+EXISTS\s+)?"
-    rf"`?{SCRATCH_DATABASE}`?(?:\.|\s))",
+    rf"`?(?:{SCRATCH_DATABASE}|system)`?(?:\.|\s))",
     re.IGNORECASE,
 )
 _MAKING_ROOM = frozenset({"DROP", "TRUNCATE"})

@@ -122,6 +122,7 @@ async def test_a_start_and_what_is_in_memory_need_no_room(full: tuple[ChdbPool, 
     for sql in (
         "CREATE DATABASE IF NOT EXISTS `_oncluster` ENGINE = Memory",
         "CREATE VIEW IF NOT EXISTS `_oncluster`.`v` AS SELECT 1",
+        "CREATE VIEW IF NOT EXISTS `system`.`v` AS SELECT 1",
         "CREATE TEMPORARY TABLE x (k UInt64)",
     ):
         await again.query(sql)
