@@ -1,4 +1,4 @@
-"""A disk of 60 MiB that can be filled to the last byte; for root only."""
+"""A small disk that can be filled to the last byte; for root only."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class SmallDisk:
 
 
 @contextmanager
-def small_disk(place: Path) -> Iterator[SmallDisk]:
+def small_disk(place: Path, *, mib: int = 60) -> Iterator[SmallDisk]:
     """Mounted at a directory that is there. Skips the test where that cannot be done."""
     if os.geteuid() != 0 or shutil.which("mount") is None:
         pytest.skip("a small file system can be mounted by root only")
-    command = ["mount", "-t", "tmpfs", "-o", "size=60m", "tmpfs", str(place)]
+    command = ["mount", "-t", "tmpfs", "-o", f"size={mib}m", "tmpfs", str(place)]
     mounted = subprocess.run(command, capture_output=True, text=True, check=False)
     if mounted.returncode != 0:
         pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.strip()}")

@@ -155,6 +155,16 @@ class Cursor:
         self.at = end + 1
         return True
 
+    def brackets_around(self, at: int) -> list[int]:
+        """The opening brackets that token `at` stands in, the outermost first."""
+        begun: list[int] = []
+        for index, word in enumerate(self.words[:at]):
+            if word in _OPENING:
+                begun.append(index)
+            elif word in _CLOSING and begun:
+                begun.pop()
+        return begun
+
     def skip_to(self, *words: str) -> bool:
         """Step forward, over bracketed groups, to the next token that is one of `words`."""
         while self.at < len(self.words):

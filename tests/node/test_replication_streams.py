@@ -10,11 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
-import os
 import random
 import re
-import shutil
-import subprocess
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +22,7 @@ import pytest
 from engine.replication.host import ReplicaHost
 from engine.testing.launch import cold
 from tests.process.replication_support import ENV, HOSTS, Replicas, check_all, quiet, seeds
+from tests.small_disk import small_disk
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -201,24 +199,16 @@ async def test_what_was_harmed_on_the_way_is_refused_until_the_right_part_comes(
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def data(tmp_path: Path) -> Iterator[Path]:
     """60 MiB for the data of one node."""
     place = tmp_path / "run" / "nodes" / HOSTS[2] / "data"
     place.mkdir(parents=True)
-    if os.geteuid() != 0 or shutil.which("mount") is None:
-        pytest.skip("a small file system can be mounted by root only")
-    command = ["mount", "-t", "tmpfs", "-o", "size=60m", "tmpfs", str(place)]
-    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
-    if mounted.returncode != 0:
-        pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.strip()}")
-    try:
+    with small_disk(place):
         yield place
-    finally:
-        subprocess.run(["umount", "-l", str(place)], check=False)
 
 
 async def test_a_replica_whose_disk_is_full_reads_on_and_catches_up_when_there_is_room(
-    small_disk: Path, replicas: Replicas
+    data: Path, replicas: Replicas
 ) -> None:
     first, _, third = HOSTS
     await replicas.query(third, insert(0, 100), insert_quorum="3")
@@ -240,7 +230,7 @@ async def test_a_replica_whose_disk_is_full_reads_on_and_catches_up_when_there_i
     await replicas.start_again(third)
     await check_all(replicas, TABLE, PATH)
     assert await replicas.query(third, SUM) == await replicas.query(first, SUM)
-    left = {each.name for each in (small_disk / "oncluster" / "staged").iterdir()}
+    left = {each.name for each in (data / "oncluster" / "staged").iterdir()}
     assert len(left) == 1
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import pytest
 
 from tests.few import few_first
 from tests.process.support import PATIENCE_S, Home, cluster_file_in, home_in, interrupt, until
+from tests.small_disk import small_disk
 
 pytestmark = pytest.mark.slow
 
@@ -109,28 +108,16 @@ async def test_a_demo_that_is_interrupted_takes_everything_back(home: Home, clus
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def disk(tmp_path: Path) -> Iterator[Path]:
     place = tmp_path / "small"
     place.mkdir()
-    if os.geteuid() != 0 or shutil.which("mount") is None:
-        pytest.skip("a small file system can be mounted by root only")
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=340m", "tmpfs", place],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if mounted.returncode != 0:
-        pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.strip()}")
-    try:
+    with small_disk(place, mib=340):
         yield place
-    finally:
-        subprocess.run(["umount", "-l", place], check=False)
 
 
-def test_a_nearly_full_disk_is_refused_before_anything_starts(small_disk: Path, cluster: str) -> None:
-    with home_in(small_disk / "home") as home:
-        with (small_disk / "ballast").open("wb") as file:
+def test_a_nearly_full_disk_is_refused_before_anything_starts(disk: Path, cluster: str) -> None:
+    with home_in(disk / "home") as home:
+        with (disk / "ballast").open("wb") as file:
             file.write(b"\0" * (100 * 2**20))
 
         done = home.run(*DEMO, cluster)
@@ -141,13 +128,11 @@ def test_a_nearly_full_disk_is_refused_before_anything_starts(small_disk: Path, 
 
 
 @pytest.mark.extended
-async def test_a_disk_that_becomes_full_ends_the_demo_and_leaves_nothing(
-    small_disk: Path, cluster: str
-) -> None:
-    with home_in(small_disk / "home") as home:
+async def test_a_disk_that_becomes_full_ends_the_demo_and_leaves_nothing(disk: Path, cluster: str) -> None:
+    with home_in(disk / "home") as home:
         demo = home.start(*DEMO, cluster)
         await until(lambda: (state := home.state("demo")) is not None and len(state.processes) > 1, of=demo)
-        with (small_disk / "ballast").open("wb", buffering=0) as file:
+        with (disk / "ballast").open("wb", buffering=0) as file:
             try:
                 while True:
                     file.write(b"\0" * 2**20)

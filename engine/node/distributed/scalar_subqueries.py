@@ -65,14 +65,8 @@ def _global_sets(cursor: Cursor) -> Iterator[Subquery]:
 
 def _around(cursor: Cursor, at: int) -> Subquery | None:
     """The outermost such subquery around token `at`."""
-    tokens, words = cursor.tokens, cursor.words
-    open_at: list[int] = []
-    for index in range(at):
-        if words[index] in ("(", "[", "{"):
-            open_at.append(index)
-        elif words[index] in (")", "]", "}") and open_at:
-            open_at.pop()
-    for begin in open_at:
+    tokens = cursor.tokens
+    for begin in cursor.brackets_around(at):
         meaning = _meaning(cursor, begin)
         if meaning is None:
             continue

@@ -67,13 +67,7 @@ def _levels(cursor: Cursor, at: int) -> Sequence[tuple[int, int]]:
     """The ranges of tokens of the brackets around token `at`, the whole text first."""
     words = cursor.words
     found = [(0, len(words))]
-    open_at: list[int] = []
-    for index in range(at):
-        if words[index] in ("(", "[", "{"):
-            open_at.append(index)
-        elif words[index] in (")", "]", "}") and open_at:
-            open_at.pop()
-    for begin in open_at:
+    for begin in cursor.brackets_around(at):
         cursor.at = begin
         is_closed = cursor.skip_brackets()
         found.append((begin + 1, cursor.at - 1 if is_closed else len(words)))
