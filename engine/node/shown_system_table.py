@@ -31,7 +31,7 @@ def system_table_shown(asked: Asked, statement: Statement) -> str:
     return shown.table if shown is not None and shown.database == "system" else ""
 
 
-async def shown_as_select(asked: Asked, statement: Statement, table: str, *, own_columns: str) -> str:
+async def system_table_as_select(asked: Asked, statement: Statement, table: str, *, own_columns: str) -> str:
     """A SELECT of what the statement asks for. `own_columns` are those of a table that chDB may not have. A
     table that it has a text of, or that is not there, is left to it."""
     if statement.kind is StatementKind.EXISTS:

@@ -24,7 +24,7 @@ from engine.node.shown_as_select import (
     shown_database,
     without_information_schema,
 )
-from engine.node.shown_system_table import shown_as_select, system_table_shown
+from engine.node.shown_system_table import system_table_as_select, system_table_shown
 from engine.node.statement import Asked
 from engine.sql import AlterCommand, Statement, StatementKind, Token, tokenize
 from engine.sql.tokens import literal_value, name_of
@@ -131,7 +131,10 @@ class SystemTables:
         if shown := system_table_shown(asked, statement):
             table = self._tables.get(shown)
             own_columns = "" if table is None or isinstance(table, SystemView) else table.columns
-            yield await shown_as_select(asked, statement, shown, own_columns=own_columns), asked.session
+            yield (
+                await system_table_as_select(asked, statement, shown, own_columns=own_columns),
+                asked.session,
+            )
             return
         sql = await self._as_select(asked, statement)
         if statement.kind not in _REWRITTEN or not self._names.search(sql):
