@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 from engine.testing.local_cluster import LocalCluster
 from tests.node.http_client import HttpAt, Reply
+from tests.node.replicated_pair import eventually
 
 HOSTS = ("n1", "n2", "n3", "n4")
 SHARDS = (("n1", "n2"), ("n3", "n4"))
@@ -38,9 +40,12 @@ class Cluster:
         return name
 
     def sync(self, *tables: str) -> None:
-        """Any replica may be asked, and an INSERT waits for one of each shard only."""
+        """Any replica may be asked, and an INSERT waits for one of each shard only. One whose node has just
+        started may not be active yet."""
         for table in tables:
+            waiting = f"SELECT count() FROM system.replicas WHERE is_readonly AND table = '{table}'"
             for node in self.nodes.values():
+                eventually(partial(node.query, waiting), "0\n")
                 node.query(f"SYSTEM SYNC REPLICA {table}")
 
     def rows(self, table: str, what: str = "groupArray(k)", *, of: str = "*") -> list[Any]:
