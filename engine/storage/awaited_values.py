@@ -43,6 +43,11 @@ class Awaited:
         constant, is known."""
         return f"assumeNotNull({_FUNCTIONS[type_]}({self._number}, {at}, {after}))"
 
+    @property
+    def values(self) -> Sequence[int] | None:
+        """What was given; None if nothing was so far."""
+        return self._values
+
     def give(self, values: Sequence[int]) -> None:
         """Each is within the range of its type."""
         if not self._is_over.is_set():

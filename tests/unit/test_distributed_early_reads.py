@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from itertools import combinations
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 from aiohttp import web
@@ -56,7 +57,8 @@ class Other:
         return web.Response(body=result.data)
 
 
-Ask = Callable[[str], Awaitable[str]]
+class Ask(Protocol):
+    async def __call__(self, sql: str, **settings: str) -> str: ...
 
 
 @asynccontextmanager
@@ -90,8 +92,8 @@ async def node_beside(other: Other, directory: Path, *, max_running: int = 8) ->
         distributed=node,
     )
 
-    async def ask(sql: str) -> str:
-        asked = Asked(sql, User("u"), pool.session(one_shot=True), query_id="q")
+    async def ask(sql: str, **settings: str) -> str:
+        asked = Asked(sql, User("u"), pool.session(one_shot=True), query_id="q", settings=settings)
         data = b""
         async with router.run(asked) as answer:
             while chunk := await answer.read():
@@ -191,6 +193,60 @@ async def test_sums_are_those_of_one_table(tmp_path: Path) -> None:
                 wanted = await ask(f"SELECT {', '.join(sums)} FROM {twice}{tail} FORMAT JSON")
                 for answer in ("meta", "data"):
                     assert json.loads(found)[answer] == json.loads(wanted)[answer], (sums, tail)
+                found = await ask(f"SELECT {', '.join(sums)} FROM d{tail}")
+                assert found == await ask(f"SELECT {', '.join(sums)} FROM {twice}{tail}"), (sums, tail)
+
+
+TEXTS = (
+    "SELECT sum(k), count() FROM {}",
+    "SELECT count() AS `a ``b\\``, sum(i), count() FROM {}",
+    "SELECT sum(i) AS `k```, count() AS c FROM {} FORMAT TSVRaw",
+    "SELECT count() FROM {} FORMAT TSVWithNames",
+    "SELECT count() FROM {} FORMAT CSV;",
+    "SELECT count() FROM {} LIMIT 0",
+    "SELECT count() FROM {} HAVING count() > 100",
+    "SELECT DISTINCT count() FROM {}",
+)
+OUTPUTS: tuple[dict[str, str], ...] = (
+    {},
+    {"extremes": "1"},
+    {"offset": "1"},
+    {"limit": "1"},
+    {"output_format_tsv_crlf_end_of_line": "1"},
+    {"use_query_cache": "1"},
+)
+
+
+@pytest.mark.parametrize("settings", OUTPUTS, ids=lambda settings: next(iter(settings), "none"))
+async def test_a_row_of_sums_is_written_as_settings_and_clauses_say(
+    tmp_path: Path, settings: dict[str, str]
+) -> None:
+    other = Other()
+    async with node_beside(other, tmp_path) as ask:
+        twice = "(SELECT * FROM t UNION ALL SELECT * FROM t)"
+        for text in TEXTS:
+            for _ in range(2):  # the second time the text is remembered
+                wanted = await ask(text.format(twice), **settings)
+                assert await ask(text.format("d"), **settings) == wanted, text
+
+
+async def test_a_statement_that_waits_for_another_node_can_be_seen(tmp_path: Path) -> None:
+    other, may_answer = Other(), asyncio.Event()
+
+    async def later(request: web.Request) -> web.StreamResponse:
+        await may_answer.wait()
+        return web.Response(body=b"4\n")
+
+    other.early = later
+    async with node_beside(other, tmp_path) as ask:
+        asking = asyncio.create_task(ask(COUNT))
+        assert other.pool is not None
+        while not (await other.pool.query("SHOW PROCESSLIST", format="TSV")).text.count(
+            "__oncluster_awaited"
+        ):
+            assert not asking.done()
+        may_answer.set()
+        assert await asking == f"{OWN_ROWS + 4}\n"
 
 
 async def test_what_is_no_sum_of_integers_is_left_to_chdb(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 chDB asks another node when it has analysed and planned a statement, so a count on two nodes takes the sum
 of both. What a shard is asked is known before. Here it is asked at once, and chDB's statement, which adds a
 value that is waited for, is planned at the same time. It is done where the answer is a row of sums of
-integers.
+integers. If it is nothing else (`row_of_sums`), chDB is asked for this node's own part only.
 
 Whatever goes wrong with such a request, the statement runs as it would have without: chDB asks by itself, and
 its error, if there is one, is what failover looks at. Nobody has seen anything of the first try. Only a shard
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
 import aiohttp
@@ -26,6 +26,7 @@ from engine.env import Env
 from engine.errors import Code, SqlError
 from engine.names import quote_identifier
 from engine.node.distributed.peer_watch import PeerWatch
+from engine.node.distributed.row_of_sums import sum_of, summed_columns, text_row
 from engine.node.reads_key import READS_PLACE
 from engine.storage import QueryResult
 from engine.storage.awaited_values import MAX_COLUMNS, RANGES, Awaited
@@ -33,6 +34,8 @@ from engine.storage.awaited_values import MAX_COLUMNS, RANGES, Awaited
 _INTEGER = re.compile(r"-?[0-9]{1,20}\Z")
 _MAX_BYTES = 1 << 15
 _CONNECT_S = 1.0
+_UNSEEN_S = 0.05
+"""So long a statement may wait without one in chDB, where it would be seen and could be killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +54,34 @@ class EarlyReads:
         requests = tuple((peer, url.replace(READS_PLACE, key)) for peer, url in self.requests)
         return replace(self, text=self.text.replace(READS_PLACE, key), requests=requests)
 
-    def sums(self, awaited: list[Awaited]) -> str:
-        """The other subquery; `awaited` are the answers, in order."""
+    def own(self) -> str:
+        """This node's own row."""
+        return self.here or self._row([0] * len(self.columns))
+
+    def sums(self, awaited: list[Awaited], own: Sequence[int] | None = None) -> str:
+        """The other subquery; `awaited` are the answers, in order. `own` is what `own()` gave, if it is
+        known."""
         items = []
         for at, (name, type_) in enumerate(self.columns):
-            own = f"here.{quote_identifier(name)}"
-            parts = [own, *(each.value(at, type_, after=own) for each in awaited)]
+            here = f"here.{quote_identifier(name)}"
+            parts = [here, *(each.value(at, type_, after=here) for each in awaited)]
             items.append(f"{' + '.join(parts)} AS {quote_identifier(name)}")
-        return f"(SELECT {', '.join(items)} FROM ({self.here or self._nothing()}) AS here)"
+        return f"(SELECT {', '.join(items)} FROM ({self.own() if own is None else self._row(own)}) AS here)"
 
-    def _nothing(self) -> str:
-        zeros = (f"CAST(dummy, '{type_}') AS {quote_identifier(name)}" for name, type_ in self.columns)
-        return f"SELECT {', '.join(zeros)} FROM system.one"
+    def text_of_sums(self, columns: Sequence[str], rows: Sequence[Sequence[int]]) -> bytes:
+        """The sums of these columns, of which every row has all, as a line of text."""
+        sums = {
+            name: sum_of([row[at] for row in rows], type_) for at, (name, type_) in enumerate(self.columns)
+        }
+        return text_row([sums[name] for name in columns])
+
+    def _row(self, values: Sequence[int]) -> str:
+        """No constants, or nothing would be waited for."""
+        items = (
+            f"CAST(dummy, '{type_}') + CAST('{value}', '{type_}') AS {quote_identifier(name)}"
+            for value, (name, type_) in zip(values, self.columns, strict=True)
+        )
+        return f"SELECT {', '.join(items)} FROM system.one"
 
 
 def early_url(peer: Peer, parameters: str, select: RemoteSelect) -> str:
@@ -71,6 +90,10 @@ def early_url(peer: Peer, parameters: str, select: RemoteSelect) -> str:
     if not select.is_sum or len(types) > MAX_COLUMNS or not all(type_ in RANGES for type_ in types):
         return ""
     return f"{peer.url}/?default_format=TSVRaw{parameters}" if peer.scheme == "http" else ""
+
+
+Run = Callable[[str], Awaitable[QueryResult]]
+"""Runs a statement in chDB."""
 
 
 class EarlyClient:
@@ -125,17 +148,26 @@ class EarlyStatement:
     """Implements `engine.node.statement.Early` for one statement."""
 
     def __init__(
-        self, client: EarlyClient, reads: EarlyReads, *, wait_s: float, is_killed: Callable[[], bool]
+        self,
+        client: EarlyClient,
+        reads: EarlyReads,
+        *,
+        format: str,
+        wait_s: float,
+        is_killed: Callable[[], bool],
     ) -> None:
+        """`format` is that of a statement which names none."""
         self._is_killed = is_killed
         self._client = client
         self._reads = reads
+        self._format = format
         self._wait_s = wait_s
         self._has_failed = False
         self._late: Peer | None = None
 
-    async def run(self, sql: str, run: Callable[[str], Awaitable[QueryResult]]) -> QueryResult:
-        if self._reads.text not in sql:
+    async def run(self, sql: str, run: Run) -> QueryResult:
+        before, text, behind = sql.partition(self._reads.text)
+        if not text:
             return await run(sql)
         awaited = [self._client.new_awaited() for _ in self._reads.requests]
         asking = [
@@ -146,7 +178,17 @@ class EarlyStatement:
             # Each writes its request in its first step. A thread of chDB's that began before would hold up
             # this one for a turn of the scheduler's.
             await asyncio.sleep(0)
-            return await run(sql.replace(self._reads.text, self._reads.sums(awaited)))
+            own = None
+            if columns := summed_columns(before, behind, self._format):
+                result = await run(self._reads.own() + behind)
+                own = integers_of(result.data, self._reads.columns)
+                if own is not None:
+                    await asyncio.wait(asking, timeout=_UNSEEN_S)
+                    rows = [own, *(each.values for each in awaited if each.values is not None)]
+                    if len(rows) > len(awaited):
+                        return replace(result, data=self._reads.text_of_sums(columns, rows))
+            if not self._has_failed:
+                return await run(before + self._reads.sums(awaited, own) + behind)
         except SqlError:
             if not self._has_failed:
                 raise

@@ -172,6 +172,7 @@ class DistributedSelects:
             early = EarlyStatement(
                 self._early,
                 failover.early.with_key(failover.reads_key),
+                format=prepared.format,
                 wait_s=wait_s,
                 is_killed=lambda: failover.is_killed,
             )
