@@ -45,6 +45,8 @@ from engine.keeper.recipes import try_remove
 
 log = logging.getLogger(__name__)
 
+_KEEPER_WAIT_S = 10.0
+
 
 @dataclass(frozen=True, slots=True)
 class DatabaseStatus:
@@ -60,9 +62,13 @@ class DatabaseStatus:
 class ReplicatedDatabase(DatabaseWorker):
     """`create` it or find it in Keeper, then `start` and `stop`."""
 
+    async def _keeper(self) -> Keeper:
+        """Raises KeeperUnavailable: whoever holds up other statements does not wait for ever."""
+        return await self._holder.get(timeout_s=_KEEPER_WAIT_S)
+
     async def create(self) -> None:
         """CREATE DATABASE. Raises SqlError 36, 253, 571, and what Keeper says."""
-        keeper = await self._holder.get()
+        keeper = await self._keeper()
         await create_database(
             keeper,
             self.paths,
@@ -309,7 +315,7 @@ class ReplicatedDatabase(DatabaseWorker):
         target = int((await keeper.get(self.paths.max_log_ptr)).data)
         while self._ptr < target or self.is_readonly:
             left_s = deadline_s - self._env.monotonic_s()
-            if left_s <= 0:
+            if left_s <= 0 or self._is_stopping:
                 raise SqlError(
                     Code.TIMEOUT_EXCEEDED,
                     f"SYNC DATABASE REPLICA {self._database_name()}: database is readonly or command timed "
@@ -327,7 +333,7 @@ class ReplicatedDatabase(DatabaseWorker):
 
     async def restore(self) -> None:
         """SYSTEM RESTORE DATABASE REPLICA. Raises as `create`."""
-        keeper = await self._holder.get()
+        keeper = await self._keeper()
         await restore_database(
             keeper,
             self.paths,
@@ -342,7 +348,7 @@ class ReplicatedDatabase(DatabaseWorker):
 
     async def drop_begin(self) -> None:
         """Before local tables go: nobody counts on this replica any more."""
-        keeper = await self._holder.get()
+        keeper = await self._keeper()
         async with self._enqueue_lock:
             try:
                 await mark_dropped(keeper, self._env, self.paths, self.me, host=self._host)
@@ -351,7 +357,7 @@ class ReplicatedDatabase(DatabaseWorker):
 
     async def drop_end(self) -> None:
         """After local tables went."""
-        await remove_replica(await self._holder.get(), self.paths, self.me)
+        await remove_replica(await self._keeper(), self.paths, self.me)
 
     async def drop_replica(self, full_name: str, *, if_there: bool) -> bool:
         """SYSTEM DROP DATABASE REPLICA of another one. Raises SqlError 305 for this one, 36."""
@@ -363,7 +369,7 @@ class ReplicatedDatabase(DatabaseWorker):
                 "Please check the path in query. If you want to drop replica of this database, use `DROP "
                 "DATABASE`",
             )
-        keeper = await self._holder.get()
+        keeper = await self._keeper()
         async with self._enqueue_lock:
             return await drop_other_replica(
                 keeper, self._env, self.paths, full_name, if_there=if_there, me=self.me

@@ -25,6 +25,7 @@ OUTPUT_COLUMNS = (
     ("num_hosts_active", "UInt64"),
 )
 _LOOK_S = 1.0
+_RETRY_PAUSE_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +60,25 @@ async def outcome_rows(
     synced: bool = False,
 ) -> AsyncGenerator[ReplicaRow, None]:
     """Rows in the order in which replicas are found finished. `timeout_s` 0 ends at once, negative waits for
-    ever. Raises SqlError 159, or 341 when the entry vanishes."""
+    ever. Raises SqlError 159, or 341 when the entry vanishes.
+
+    Keeper is waited for no longer than replicas are: what it said last holds then.
+    """
     if timeout_s == 0:
         return
     begun_s = env.monotonic_s()
     waited = {replica.full_name: replica for replica in replicas}
     where = paths.entry(number, "synced" if synced else "finished")
     reported: set[str] = set()
+    finished: set[str] = set()
+    active: set[str] = set()
+    offline: set[str] = set()
     while True:
-        keeper = await holder.get()
-        signal = Signal()
+        left_s = None if timeout_s < 0 else max(0.0, timeout_s - (env.monotonic_s() - begun_s))
+        signal: Signal | None = Signal()
         try:
+            async with asyncio.timeout(left_s):
+                keeper = await holder.get()
             finished = set((await keeper.children(where, watch=signal)).names)
             active = set((await keeper.children(paths.entry(number, "active"))).names)
             offline = await _offline(keeper, paths, waited) if mode.waits_for_active_only else set()
@@ -80,9 +89,8 @@ async def outcome_rows(
                 f"{paths.entry(number)} has been deleted by the cleaner since it was finished (or its "
                 "lifetime is expired)",
             ) from None
-        except (ConnectionLoss, OperationTimeout, SessionExpired):
-            await env.sleep(0.1)
-            continue
+        except (ConnectionLoss, OperationTimeout, SessionExpired, TimeoutError):
+            signal = None
         for name in [name for name in waited if name in finished and name not in reported]:
             reported.add(name)
             yield _row(waited[name], "OK", len(waited) - len(reported), len(active))
@@ -98,6 +106,9 @@ async def outcome_rows(
             if is_late and mode.throws_on_timeout:
                 raise _late(paths, number, rest, waited, active, timeout_s)
             return
+        if signal is None:
+            await env.sleep(_RETRY_PAUSE_S)
+            continue
         left_s = _LOOK_S if timeout_s < 0 else timeout_s - (env.monotonic_s() - begun_s)
         try:
             async with asyncio.timeout(max(0.01, min(_LOOK_S, left_s))):

@@ -139,7 +139,7 @@ class DatabaseWorker:
         self._is_stopping = True
         self.readonly_reason = "it is being stopped"
         self._wake.set()
-        self._moved.set()
+        self._announce()
         tasks: list[asyncio.Task[None] | asyncio.Task[int]] = [*self._submitting]
         if self._task is not None:
             tasks.append(self._task)
@@ -174,6 +174,10 @@ class DatabaseWorker:
                     self._restarts = True
                     self._note_down(f"ZooKeeper answers: {error.message}")
                 await self._count_error(error)
+            except Exception as error:  # a defect, too: nobody else would go on with the log
+                end_if_cancelled()
+                log.exception("databases.failed database=%s", self._database_name())
+                await self._count_error(error)
             if pause_s and not self._is_stopping:
                 await self._nap(pause_s)
 
@@ -190,7 +194,7 @@ class DatabaseWorker:
             pass
         self._wake.clear()
 
-    async def _count_error(self, error: OnclusterError | OSError) -> None:
+    async def _count_error(self, error: Exception) -> None:
         """The same error again and again: what is here is perhaps not what the log goes by. What was decided
         on a table that is empty elsewhere and has rows here (DROP … IF EMPTY) gets no better by waiting."""
         text = str(error)

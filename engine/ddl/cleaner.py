@@ -40,17 +40,7 @@ from engine.config.model import DistributedDdl
 from engine.ddl.session import SessionSource, session_source
 from engine.ddl.survey import FoundEntry, Hindrance, survey
 from engine.env import Env
-from engine.errors import (
-    BadVersion,
-    Corrupt,
-    KeeperAnswer,
-    MultiFailed,
-    NodeExists,
-    NoNode,
-    NotEmpty,
-    Unavailable,
-    UnknownOutcome,
-)
+from engine.errors import BadVersion, MultiFailed, NodeExists, NoNode, NotEmpty, OnclusterError
 from engine.keeper.base import Check, Keeper, Remove, Stat
 from engine.keeper.recipes import (
     SessionHolder,
@@ -165,9 +155,13 @@ class DDLCleaner:
             self._wake.clear()
             try:
                 await self.clean()
-            except (Unavailable, UnknownOutcome, KeeperAnswer, Corrupt) as error:
+            except OnclusterError as error:
                 end_if_cancelled()
                 logger.warning("ddl.cleanup_failed error=%s", error)
+                self._wake.set()
+            except Exception:  # a defect, too: nobody else would clean the queue
+                end_if_cancelled()
+                logger.exception("ddl.cleanup_failed")
                 self._wake.set()
             await self._env.sleep(self._queue.cleanup_delay_period_s * self._env.rng.uniform(0.9, 1.1))
 

@@ -16,7 +16,7 @@ from engine.ddl.outcome import EntryStatus, HostOutcome
 from engine.ddl.session import SessionSource, retrying, session_source
 from engine.ddl.status_reader import StatusReader
 from engine.env import Env
-from engine.errors import Code, SqlError
+from engine.errors import Code, SqlError, Unavailable, UnknownOutcome
 from engine.keeper.base import Keeper, WatchEvent
 from engine.keeper.recipes import SessionHolder
 from engine.names import HostId, QueuePaths
@@ -169,7 +169,7 @@ class _Stream:
         status: EntryStatus | None = None
         while True:
             try:
-                update = await self._next_update()
+                update = await self._next_update(is_first=status is None)
             except SqlError as error:
                 self._remember(error)
                 return
@@ -200,8 +200,9 @@ class _Stream:
 
     # --- waiting ------------------------------------------------------------------------------------------
 
-    async def _next_update(self) -> EntryStatus | None:
-        """The next status; None when the time is up or a host came or went."""
+    async def _next_update(self, *, is_first: bool) -> EntryStatus | None:
+        """The next status; None when the time is up or a host came or went. The first one is waited for as
+        long as Keeper is: without it nobody knows whose rows are missing."""
         if self._pending is None:
             self._pending = asyncio.ensure_future(anext(self._updates))
         waits: set[asyncio.Future[object]] = {self._pending}  # type: ignore[arg-type]  # Future is invariant
@@ -210,7 +211,8 @@ class _Stream:
             presence = asyncio.create_task(self._presence_changed.wait())
             waits.add(presence)  # type: ignore[arg-type]  # as above
         try:
-            await asyncio.wait(waits, timeout=self._time_left_s(), return_when=asyncio.FIRST_COMPLETED)
+            left_s = None if is_first else self._time_left_s()
+            await asyncio.wait(waits, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
             if presence is not None:
                 presence.cancel()
@@ -269,7 +271,9 @@ class _Stream:
         offline = await self._without_active(hosts, watch_for=watch_for)
         return set() if len(offline) == len(hosts) else offline
 
-    async def _without_active(self, hosts: Sequence[HostId], *, watch_for: set[HostId]) -> set[HostId]:
+    async def _without_active(
+        self, hosts: Sequence[HostId], *, watch_for: set[HostId], patience_s: float = 60.0
+    ) -> set[HostId]:
         """Hosts that have no `replicas/<host_id>/active`."""
 
         async def look(keeper: Keeper) -> set[HostId]:
@@ -284,7 +288,7 @@ class _Stream:
             )
             return {host for host, stat in zip(hosts, found, strict=True) if stat is None}
 
-        return await retrying(self._source, self._env, look)
+        return await retrying(self._source, self._env, look, patience_s=patience_s)
 
     def _on_presence(self, event: WatchEvent) -> None:
         self._presence_changed.set()
@@ -293,12 +297,17 @@ class _Stream:
 
     async def _timeout_error(self, status: EntryStatus) -> SqlError:
         unfinished = [outcome.host for outcome in status.unfinished]
-        inactive = len(await self._without_active(unfinished, watch_for=set()))
+        try:
+            inactive = (
+                f"{len(await self._without_active(unfinished, watch_for=set(), patience_s=0.0))} are inactive"
+            )
+        except (Unavailable, UnknownOutcome) as error:
+            inactive = f"nobody knows how many are inactive: {error}"
         return SqlError(
             Code.TIMEOUT_EXCEEDED,
             f"Distributed DDL task {self._paths.entry(self._entry)} is not finished on {len(unfinished)} of "
             f"{len(status.hosts)} hosts ({status.num_active} of them are currently executing the task, "
-            f"{inactive} are inactive). They are going to execute the query in background. "
+            f"{inactive}). They are going to execute the query in background. "
             f"Was waiting for {self._elapsed_s():g} seconds, which is longer than "
             "distributed_ddl_task_timeout",
         )

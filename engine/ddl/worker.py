@@ -33,7 +33,7 @@ from engine.ddl.backlog import Backlog
 from engine.ddl.batch import Batch
 from engine.ddl.entry import OLDEST_VERSION, DDLLogEntry
 from engine.ddl.executor import LocalExecutor
-from engine.ddl.failures import TryAgain, status_of
+from engine.ddl.failures import TryAgain, errors_of_the_program_are_tried_again, status_of
 from engine.ddl.identity import NodeIdentity, Resolver
 from engine.ddl.intents import Intent, IntentStore
 from engine.ddl.lane import Lane, correct_record
@@ -139,7 +139,8 @@ class DDLWorker:
     # --- life ---------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until `stop`. Raises Corrupt and ConfigError; survives everything that Keeper does."""
+        """Until `stop`. Raises Corrupt and ConfigError; survives everything that Keeper does, and errors in
+        the program."""
         await self._runner.load()
         keeper: Keeper | None = None
         try:
@@ -159,6 +160,10 @@ class DDLWorker:
                     await self._pause(RECONNECT_PAUSE_S)
                 except OnclusterError as error:
                     logger.warning("ddl.worker_starts_over error=%s", error)
+                    self._memory.start_over()
+                    await self._pause(RETRY_PAUSE_S)
+                except Exception:  # a defect, too: nobody else would go on with the queue
+                    logger.exception("ddl.worker_starts_over")
                     self._memory.start_over()
                     await self._pause(RETRY_PAUSE_S)
         finally:
@@ -289,7 +294,8 @@ class DDLWorker:
         while True:
             try:
                 tries += 1
-                return await self._run_here_or_for_the_shard(keeper, task)
+                with errors_of_the_program_are_tried_again():
+                    return await self._run_here_or_for_the_shard(keeper, task)
             except NoNode as error:
                 if await keeper.exists(self._paths.entry(task.name)) is not None:
                     raise

@@ -15,7 +15,9 @@ from engine.databases import Commit, DatabasePaths, DatabaseSettings, ReplicaNam
 from engine.databases.digest import digest_of
 from engine.databases.entry_cleanup import clean_log
 from engine.ddl.attempt import Fence
-from engine.errors import Code, OnclusterError, SqlError, UnknownOutcome
+from engine.ddl.output import OutputMode
+from engine.errors import Code, KeeperUnavailable, OnclusterError, SqlError, UnknownOutcome
+from engine.keeper.base import CreateMode
 from engine.keeper.faults import FaultPlan
 from engine.keeper.memory import MemoryKeeperServer
 from engine.keeper.recipes import SessionHolder, remove_recursive
@@ -493,5 +495,94 @@ def test_a_database_whose_removal_was_cut_short_can_be_created_again() -> None:
         assert await second.submit("CREATE b t") == "ok"
         assert (await keeper.children(PATHS.metadata)).names == ("b",)
         await second.database.stop(grace_s=1)
+
+    run_simulation(1, main)
+
+
+async def _one_replica(env: SimulationEnv) -> tuple[MemoryKeeperServer, Replica, ReplicatedDatabase]:
+    server = MemoryKeeperServer(env)
+    replica = Replica("r1", env.fork(), server)
+    replica.start(None)
+    await asyncio.sleep(5.0)
+    assert replica.database is not None
+    return server, replica, replica.database
+
+
+def test_whoever_waits_for_a_replica_that_is_stopped_is_told_at_once() -> None:
+    async def main(env: SimulationEnv) -> None:
+        server, _, database = await _one_replica(env)
+        # 1. An entry of a server that is still at it: this replica does not pass it.
+        keeper = await server.factory(client="other")()
+        await keeper.create(PATHS.entry(2), b"version: 1\nquery: \nhosts: []\n")
+        await keeper.create(PATHS.entry(2, "try"), mode=CreateMode.EPHEMERAL)
+        await keeper.set(PATHS.max_log_ptr, b"2")
+        syncing = asyncio.ensure_future(database.sync(strict=False, timeout_s=300))
+        await asyncio.sleep(5.0)
+        assert not syncing.done()
+        # 2. The node stops.
+        await database.stop(grace_s=2)
+        with pytest.raises(SqlError) as raised:
+            await syncing
+        assert (raised.value.code, env.monotonic_s() < 20) == (Code.TIMEOUT_EXCEEDED, True)
+
+    run_simulation(1, main)
+
+
+@pytest.mark.parametrize("mode", [OutputMode.THROW, OutputMode.NULL_STATUS_ON_TIMEOUT])
+def test_keeper_is_waited_for_no_longer_than_replicas_are(mode: OutputMode) -> None:
+    async def main(env: SimulationEnv) -> list[str]:
+        server, replica, database = await _one_replica(env)
+        assert await replica.submit("CREATE a t") == "ok"
+        server.stop()
+        statuses: list[str] = []
+        try:
+            async with asyncio.timeout(60):
+                async for row in database.outcomes(2, mode=mode, timeout_s=5, synced=False):
+                    statuses.append(row.status)
+        except SqlError as error:
+            statuses.append(str(error.code))
+        await database.stop(grace_s=1)
+        return statuses
+
+    assert run_simulation(1, main) == ["QUEUED", *(["159"] if mode is OutputMode.THROW else [])]
+
+
+def test_what_holds_up_other_statements_does_not_wait_for_keeper_for_ever() -> None:
+    async def main(env: SimulationEnv) -> None:
+        server, _, database = await _one_replica(env)
+        server.stop()
+        await asyncio.sleep(60.0)
+        for step in (database.create, database.restore, database.drop_begin, database.drop_end):
+            async with asyncio.timeout(60):
+                with pytest.raises(KeeperUnavailable):
+                    await step()
+        await database.stop(grace_s=1)
+
+    run_simulation(1, main)
+
+
+def test_a_replica_goes_on_after_an_error_in_the_program() -> None:
+    async def main(env: SimulationEnv) -> None:
+        server, first, _ = await _one_replica(env)
+        second = Replica("r2", env.fork(), server)
+        second.start(None)
+        await asyncio.sleep(5.0)
+        assert second.schema is not None
+        execute, failures = second.schema.execute, 0
+
+        async def fails_once(number: int, query: str, settings: Mapping[str, str], fence: Fence) -> None:
+            nonlocal failures
+            failures += 1
+            if failures == 1:
+                raise ValueError("a defect")
+            await execute(number, query, settings, fence)
+
+        second.schema.execute = fails_once  # type: ignore[method-assign]
+        assert await first.submit("CREATE a t") == "ok"
+        await asyncio.sleep(60.0)
+        assert (second.disk.texts, failures) == ({"a": "t"}, 2)
+        for replica in (first, second):
+            assert replica.database is not None
+            await replica.database.stop(grace_s=1)
 
     run_simulation(1, main)

@@ -11,6 +11,7 @@ from engine.ddl import cleaner as cleaner_module
 from engine.ddl.cleaner import CleanReport, DDLCleaner, Reason, Removal
 from engine.ddl.entry import DDLLogEntry
 from engine.ddl.outcome import HostState
+from engine.errors import Code, SqlError
 from engine.keeper.base import Create, CreateMode, Keeper
 from engine.keeper.recipes import create_ancestors
 from tests.unit.ddl_support import PATHS, QUEUE, Bench, host, run
@@ -296,6 +297,28 @@ def test_the_background_cleaner_waits_for_its_period_and_survives_a_lost_connect
         cleaner.wake()
         await bench.env.sleep(10)
         assert await entries(bench) == ()
+        running.cancel()
+
+    run(main)
+
+
+@pytest.mark.parametrize("error", [SqlError(Code.DNS_ERROR, "no host"), ValueError("a defect")])
+def test_the_background_cleaner_goes_on_after_errors_that_nobody_foresaw(error: Exception) -> None:
+    async def main(bench: Bench) -> None:
+        await submit(bench, 1)
+        rounds = 0
+
+        async def on_present(keeper: Keeper, present: frozenset[str]) -> None:
+            nonlocal rounds
+            rounds += 1
+            if rounds == 1:
+                raise error
+
+        cleaner = DDLCleaner(await bench.keeper(), bench.env, QUEUE, on_present=on_present)
+        running = asyncio.create_task(cleaner.run())
+        cleaner.wake()
+        await bench.env.sleep(10)
+        assert rounds == 2
         running.cancel()
 
     run(main)

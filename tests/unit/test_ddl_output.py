@@ -12,7 +12,7 @@ from engine.ddl.output import OutputMode, OutputRow, output_columns, result_stre
 from engine.ddl.status import ExecutionStatus
 from engine.errors import SqlError
 from engine.keeper.base import CreateMode, Remove
-from engine.keeper.recipes import create_ancestors
+from engine.keeper.recipes import SessionHolder, create_ancestors
 from tests.unit.ddl_support import PATHS, Bench, host, run
 
 CREATE = "CREATE TABLE d.t ON CLUSTER c (a Int8)"
@@ -185,6 +185,40 @@ def test_a_negative_timeout_waits_for_ever() -> None:
     rows, error, took_s = answer(OutputMode.THROW, timeout_s=-1, finished=OK)
     assert (rows, error) == (DONE_ROWS, None)
     assert took_s == pytest.approx(2.0, abs=0.1)
+
+
+def test_while_keeper_is_away_before_anything_is_known_the_answer_comes_when_it_is_back() -> None:
+    async def main(bench: Bench) -> tuple[SqlError, float]:
+        submission = await bench.submit(CREATE)
+        async with SessionHolder(bench.server.factory(client="initiator"), bench.env) as holder:
+            await holder.get()
+            bench.server.stop()
+            bench.env.loop.call_later(20.0, bench.server.start)
+            began_s = bench.env.monotonic_s()
+            with pytest.raises(SqlError) as refusal:
+                async for _ in result_stream(holder, bench.env, PATHS, submission.entry, timeout_s=1):
+                    pass
+            return refusal.value, bench.env.monotonic_s() - began_s
+
+    error, took_s = run(main)
+    assert (error.code, "is not finished on 2 of 2 hosts" in error.message) == (159, True)
+    assert 20 <= took_s < 25
+
+
+def test_a_time_that_is_up_while_keeper_is_away_is_told_soon_and_as_such() -> None:
+    async def main(bench: Bench) -> tuple[SqlError, float]:
+        submission = await bench.submit(CREATE)
+        async with SessionHolder(bench.server.factory(client="initiator"), bench.env) as holder:
+            began_s = bench.env.monotonic_s()
+            bench.env.loop.call_later(4.0, bench.server.stop)
+            with pytest.raises(SqlError) as refusal:
+                async for _ in result_stream(holder, bench.env, PATHS, submission.entry, timeout_s=5):
+                    pass
+            return refusal.value, bench.env.monotonic_s() - began_s
+
+    error, took_s = run(main)
+    assert (error.code, "nobody knows how many are inactive" in error.message) == (159, True)
+    assert took_s < 20
 
 
 def test_hosts_that_are_executing_are_counted() -> None:

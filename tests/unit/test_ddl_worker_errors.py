@@ -174,6 +174,36 @@ def test_a_statement_that_the_program_fails_at_is_an_error_in_the_end_and_the_ne
     run(main, "a")
 
 
+def test_a_statement_that_the_program_fails_at_before_it_runs_is_an_error_in_the_end_too() -> None:
+    async def main(bench: Bench) -> None:
+        bench.start("a")
+        executor = bench.executors["a"]
+        table_engine = executor.table_engine
+
+        async def fails(table: TableName) -> str | None:
+            if table.table == "t":
+                raise ValueError("a defect")
+            return await table_engine(table)
+
+        executor.table_engine = fails  # type: ignore[method-assign]
+        status = await bench.ddl(ADD, "t1")
+        assert (status.hosts[0].code, "ValueError: a defect" in status.hosts[0].error) == (1002, True)
+        assert (await bench.ddl("CREATE TABLE d.u ON CLUSTER c (a Int8)", "t2")).is_done_on_all_hosts
+
+    run(main, "a")
+
+
+def test_a_worker_goes_on_after_an_error_in_the_program() -> None:
+    async def main(bench: Bench) -> None:
+        clusters, bench.topology = bench.topology, None  # type: ignore[assignment]
+        bench.start("a")
+        await bench.env.sleep(60)
+        bench.topology = clusters
+        assert (await bench.ddl(CREATE)).is_done_on_all_hosts
+
+    run(main, "a")
+
+
 def test_a_disk_that_is_full_is_waited_for() -> None:
     async def main(bench: Bench) -> None:
         bench.start("a")
