@@ -19,8 +19,8 @@
     └─ Corrupt                    stored data contradicts itself: stop, tell a person
         └─ MalformedEntry            text in the queue that does not parse
 
-Facts stand in attributes; nobody needs to parse a message. Codes are ClickHouse's;
-0 means that ClickHouse has none for it.
+Facts stand in attributes; nobody needs to parse a message. Codes are ClickHouse's; 0 means that ClickHouse
+has none for it.
 """
 
 from __future__ import annotations
@@ -230,8 +230,7 @@ class MultiFailed(KeeperAnswer):
     """A multi was refused as a whole; nothing was applied.
 
     `index` is the first failing operation, `error` its answer, `op_codes` the code of every operation: 0
-    before the
-    failing one, -2 (run time inconsistency) after it.
+    before the failing one, -2 (run time inconsistency) after it.
     """
 
     def __init__(self, index: int, error: KeeperAnswer, op_codes: Sequence[int]) -> None:

@@ -1,7 +1,6 @@
 """From a statement with ON CLUSTER to the entry that is put into the queue. Pure: no input, no output.
 
-The checks stand in ClickHouse's order, with its codes. Rights are the caller's
-affair.
+The checks stand in ClickHouse's order, with its codes. Rights are the caller's affair.
 
 `/* oncluster token=… */` opens the query text of every entry: ClickHouse of any version reads past it, and
 with it an entry can be told from every other for ever. From version 5 on the token is the initial query

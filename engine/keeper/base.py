@@ -5,12 +5,11 @@ every pending watch has been told (`EventType.SESSION`), and its owner opens a n
 that made it. Nothing re-arms or re-creates anything behind the owner's back.
 
     ConnectionLoss    the connection broke; for a write the outcome is unknown. The session may still live:
-    the
-                      same object may be used again, and the backend reconnects by itself until the server
-                      declares the session over, or until there was no connection for the session timeout:
-                      then the server has done so most likely, and if it has not (it was down itself, or has
-                      lost its data), ending too early is the safe mistake. Its ephemeral nodes may outlive it
-                      a little.
+                      the same object may be used again, and the backend reconnects by itself until the
+                      server declares the session over, or until there was no connection for the session
+                      timeout: then the server has done so most likely, and if it has not (it was down
+                      itself, or has lost its data), ending too early is the safe mistake. Its ephemeral
+                      nodes may outlive it a little.
     SessionExpired    the end, as above.
 
 Source: ZooKeeper's programmer's guide; ClickHouse Keeper. What every backend must do stands in

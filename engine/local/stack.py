@@ -1,15 +1,12 @@
-"""The whole platform on one machine: ZooKeeper, the nodes of a cluster file, and Airflow, under one
-directory.
+"""The whole platform on one machine: ZooKeeper, the nodes of a cluster file, and Airflow, in one directory.
 
 Safety argument. The object is the owner of every process that it starts.
 1. Before the first process it starts a guard (`engine.testing.guard`), which ends everything with this
-stack's
-   mark when the owner is killed.
+   stack's mark when the owner is killed.
 2. Ports are looked at, and the free space of the disk, before anything is started: an error then leaves
-nothing.
+   nothing.
 3. `stop()` ends Airflow first (so that no task runs into a half-stopped cluster), then nodes, then
-ZooKeeper, and
-   last sweeps whatever carries the mark: a task of Airflow that left its family, for one.
+   ZooKeeper, and last sweeps whatever carries the mark: a task of Airflow that left its family, for one.
 4. Nothing is deleted: data, logs and ledger stay in the directory.
 """
 

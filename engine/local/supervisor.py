@@ -4,8 +4,7 @@
 
 Safety argument.
 1. The supervisor is the only owner: it starts, watches and stops. Its steps go to `events.jsonl`, its state
-to
-   `state.json`, its own output to `logs/supervisor.log`.
+   to `state.json`, its own output to `logs/supervisor.log`.
 2. SIGTERM stops everything in order; SIGHUP starts again what has ended. When the supervisor is killed, the
    guard ends everything.
 3. `down` signals only the process whose number and start time stand in the state file, and then sweeps what

@@ -9,8 +9,9 @@ Safety argument.
    cannot write after its successor (M3).
 3. `applied` and `rolled_back` are taken only when every required host of every statement is `done` (M6).
 4. Every write is keyed by what it says. After a crash, or an answer that got lost, writing again adds
-nothing. What a crash leaves: an attempt without an entry (look for its token in the queue, then send it), an
-entry without outcomes (look at it again). The ledger never says more than what happened.
+   nothing.
+What a crash leaves: an attempt without an entry (look for its token in the queue, then send it), an entry
+without outcomes (look at it again). The ledger never says more than what happened.
 """
 
 from __future__ import annotations

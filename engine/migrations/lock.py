@@ -1,10 +1,11 @@
 """One migration run per cluster at a time: a lease in Keeper that numbers its holders.
 
-    <base>/lease           who holds it; JSON; never removed. Its version is the lock: all change by compare
-    and set <base>/alive-<fence>   ephemeral, only for a holder that lives in one process
+    <base>/lease           who holds it; JSON; never removed. Its version is the lock: all change it by
+                           compare and set
+    <base>/alive-<fence>   ephemeral, only for a holder that lives in one process
     <base>/recorded        the last fence that the ledger has taken, and the ledger
     <base>/renewed         when a holder of several processes last did something (the server's clock, in its
-    mtime)
+                           mtime)
 
 Two kinds of holder:
 - SESSION: one process from begin to end (the command line). It is gone when its Keeper session is.

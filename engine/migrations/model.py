@@ -1,6 +1,5 @@
 """What a run is asked for, what it consists of, and how it goes. Values only; all of them travel as JSON,
-because
-each step of a run may be a process of its own (Airflow's XCom).
+because each step of a run may be a process of its own (Airflow's XCom).
 """
 
 from __future__ import annotations

@@ -1,11 +1,14 @@
 """What the ledger's rows add up to. Pure: rows in, states out.
 
-    pending      nothing was sent running      sent, not finished; hosts are at work or statements are still
-    to be sent waiting      everything was sent, and only hosts that are off line are missing; they catch up
-    by themselves failed       a host failed, or its task expired before it came back, or was abandoned by a
-    person, or nobody knows what became of it; nothing further is sent applied      every required host is
-    done (M6) marked       a person declared it applied, with a reason; no host proves it rolled_back  the
-    down file is done on every required host; as good as pending
+    pending      nothing was sent
+    running      sent, not finished; hosts are at work or statements are still to be sent
+    waiting      everything was sent, and only hosts that are off line are missing; they catch up by
+                 themselves
+    failed       a host failed, or its task expired before it came back, or was abandoned by a person, or
+                 nobody knows what became of it; nothing further is sent
+    applied      every required host is done (M6)
+    marked       a person declared it applied, with a reason; no host proves it
+    rolled_back  the down file is done on every required host; as good as pending
 
 `running`, `waiting` and `failed` are of the direction that the record names.
 """

@@ -24,9 +24,8 @@ def run_node(config_file: Path, *, overrides: Mapping[str, str] | None = None) -
     """Serve until SIGTERM or SIGINT; 0 after an orderly end.
 
     A second signal ends the process at once: chDB's data survives that. The process's umask becomes that of
-    the configuration. Raises ConfigError for configuration
-    that cannot be used, Busy when the data directory or a port is in use, Corrupt when the record of begun
-    statements is unreadable.
+    the configuration. Raises ConfigError for configuration that cannot be used, Busy when the data directory
+    or a port is in use, Corrupt when the record of begun statements is unreadable.
     """
     gc.disable()  # until it has started: what a start makes stays, and looking through it takes a tenth of it
     try:

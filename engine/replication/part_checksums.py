@@ -3,8 +3,7 @@
 Two replicas have the same part if the digests are equal: `hash_of_all_files` for the bytes on disk, the other
 two for the content, however it was compressed. chDB shows the three in `system.parts`, as hexadecimal.
 
-Source: ClickHouse's MergeTreeDataPartChecksums, checked against parts
-and `system.parts` of chDB.
+Source: ClickHouse's MergeTreeDataPartChecksums, checked against parts and `system.parts` of chDB.
 """
 
 from __future__ import annotations

@@ -1,17 +1,14 @@
 """The seam between replication and the disk: the parts of one replica of one table.
 
 A part is *staged* first: complete, durable, under its replicated name, read by nobody, but already good
-enough to
-be sent to other replicas. `publish` then shows staged parts to readers and hides others, at one moment.
-Keeper's
-`parts/<part>` is written between the two, so a crash leaves one of three things, all of which `load` tells
-apart: a staged part that Keeper does not know (it never was), a staged part that Keeper knows (publish
-it), or
-an active part.
+enough to be sent to other replicas. `publish` then shows staged parts to readers and hides others, at one
+moment. Keeper's `parts/<part>` is written between the two, so a crash leaves one of three things, all of
+which `load` tells apart: a staged part that Keeper does not know (it never was), a staged part that Keeper
+knows (publish it), or an active part.
 
 The store does not decide anything: which part may replace which is the caller's business, and the caller
-never
-asks for two things at once that concern the same part. All methods may otherwise be called concurrently.
+never asks for two things at once that concern the same part. All methods may otherwise be called
+concurrently.
 
 Implemented on chDB by `engine.storage`, in memory by `engine.testing`.
 """
@@ -387,9 +384,8 @@ class PartStore(Protocol):
         ...
 
     async def partition_ids(self, expression: str) -> Sequence[str]:
-        """The id of the partition that an SQL expression of `ALTER … PARTITION <expression>` names: `ID
-        'x'`, a
-        value, a tuple, or ALL (then those of all active parts). Raises SqlError 248
+        """The id of the partition that an SQL expression of `ALTER … PARTITION <expression>` names: `ID 'x'`,
+        a value, a tuple, or ALL (then those of all active parts). Raises SqlError 248
         INVALID_PARTITION_VALUE."""
         ...
 

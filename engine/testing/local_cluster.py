@@ -6,8 +6,7 @@
         await cluster.node("node02").start()
 
 Everything listens on loopback. Host names such as `node01` are names in the configuration only; nobody
-resolves
-them. The directory given holds everything: data, logs, configuration.
+resolves them. The directory given holds everything: data, logs, configuration.
 
 Safety. What is started here ends with `stop()`, at the end of the `async with`, or, when this process is
 killed, by `engine.testing.guard`. Nodes are ended by signals to our own children only.
@@ -322,8 +321,7 @@ def blocking_cluster(directory: Path, **options: Any) -> Iterator[tuple[LocalClu
             call(cluster.node("node02").kill9())
 
     The cluster lives on an event loop in a thread of its own; `call` runs a coroutine there. Options are
-    those
-    of `LocalCluster`.
+    those of `LocalCluster`.
     """
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="local-cluster", daemon=True)

@@ -190,8 +190,7 @@ async def test_sequences_count_across_servers(ensemble, connect_to):
 @slow
 async def test_a_session_survives_the_death_of_the_leader(ensemble, connect_to):
     """1 a session at the leader, with an ephemeral node and a watch, 2 the leader is killed, 3 the same
-    session goes
-    on at another server, 4 its node stands and its watch fires."""
+    session goes on at another server, 4 its node stands and its watch fires."""
     leader = await ensemble.leader()
     others = [server for server in ensemble.servers if server is not leader]
     keeper = await connect_to(leader)

@@ -395,8 +395,7 @@ async def test_another_lock_object_of_the_same_session_is_somebody_else(env, ser
 @simulated
 async def test_a_paused_holder_cannot_write_after_its_successor(env, server, alice, bob):
     """1 alice holds, 2 her session ends unheard, 3 bob holds and writes, 4 alice, back on a new session,
-    tries to
-    write with her old fence and is refused."""
+    tries to write with her old fence and is refused."""
     await bob.create("/data")
     first = await KeeperLock(alice, env, "/lock", "alice").acquire()
     server.expire_session(alice.session_id)

@@ -26,8 +26,6 @@ class Layout:
         start = prefix.encode()
         self._nodes = start + b"n/"
         self._ephemerals = start + b"e/"
-        self.watched = start + b"w/"
-        self.watched_end = start + b"w0"
         self.event = start + b"w/event"
         self.clock = start + b"w/clock"
         self.sessions = start + b"w/s/"

@@ -3,20 +3,16 @@
 Safety argument. The lock is a directory; its holder is the ephemeral child `holder`.
 
 1. Acquiring is one multi: create `holder` (refused if there is one) and set the directory's value to an id
-made for
-   this attempt, which raises the directory's version. A crash before it leaves nothing, a crash after it
-   leaves `holder` until the session ends.
+   made for this attempt, which raises the directory's version. A crash before it leaves nothing, a crash
+   after it leaves `holder` until the session ends.
 2. If the reply to 1 is lost, the next `try_acquire` on the same session finds `holder` owned by this session
-and the
-   id of the earlier attempt in the directory: the lock is ours and the fence is read, not made anew.
+   and the id of the earlier attempt in the directory: the lock is ours and the fence is read, not made anew.
 3. A session can end while its process is paused and believes that it holds the lock. Therefore whatever is
-written
-   under the lock must carry the fence: in Keeper, `fence.check` inside the multi that writes; in a database,
-   `fence.number`, refusing numbers lower than the highest seen. A later holder has a higher number and
-   another directory version, so a late writer is refused.
+   written under the lock must carry the fence: in Keeper, `fence.check` inside the multi that writes; in a
+   database, `fence.number`, refusing numbers lower than the highest seen. A later holder has a higher number
+   and another directory version, so a late writer is refused.
 4. Releasing removes `holder` only if it is this one. Between the look and the removal it can go only by the
-end of
-   this very session, and then the removal is refused.
+   end of this very session, and then the removal is refused.
 
 It never breaks another's lock and has no time limit of its own.
 
@@ -119,8 +115,7 @@ class KeeperLock:
         self._fence = None
 
     def _take(self, directory: Stat) -> None:
-        # Creation of `holder` and the setting of the directory were one transaction: mzxid here is czxid
-        # there.
+        # `holder` was made and the directory set in one transaction: mzxid here is czxid there.
         self._fence = Fence(directory.mzxid, Check(self._path, directory.version))
 
     async def _find_ours(self) -> bool:

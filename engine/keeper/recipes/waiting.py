@@ -16,8 +16,7 @@ from engine.keeper.base import Children, EventType, Keeper, Node, Stat, WatchEve
 
 class Signal:
     """A watch callback to wait on: `await signal.wait()` returns the event, and raises SessionExpired at the
-    end
-    of the session."""
+    end of the session."""
 
     def __init__(self) -> None:
         self._future: asyncio.Future[WatchEvent] = asyncio.get_running_loop().create_future()

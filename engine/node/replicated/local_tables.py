@@ -86,9 +86,6 @@ class LocalTables:
         """Those whose names begin so, in any database."""
         return await self._look(f"startsWith(name, {quote_string(prefix)})")
 
-    async def in_database(self, database: str) -> Sequence[LocalTable]:
-        return await self._look(f"database = {quote_string(database)}")
-
     async def active_parts(self, name: TableName) -> Sequence[tuple[str, str]]:
         """Name and directory of each."""
         rows = await self.rows(f"SELECT name, path FROM system.parts WHERE active AND {_is(name)}")

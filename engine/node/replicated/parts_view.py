@@ -10,8 +10,8 @@ view is told of such parts by their store when its text is made; and a reader wh
 an ALTER began, and who reads in the middle of it, finds the UUID beside it: chDB lists the part that was
 there before for a while (`old_parts_lifetime`), in the same snapshot.
 
-Mutations of replicated tables are Keeper's: the view of
-`system.mutations` has those instead of chDB's, beside chDB's of plain tables.
+Mutations of replicated tables are Keeper's: the view of `system.mutations` has those instead of chDB's,
+beside chDB's of plain tables.
 """
 
 from __future__ import annotations

@@ -182,7 +182,6 @@ class ReplicaContext:
     last_pull_error: str = ""
     max_processed_insert_s: float = 0.0
     """Create time (Unix) of the latest insert that was executed."""
-    """Parts that this process has replaced with empty ones because nobody had them any more."""
     block_locks: BlockLocks = field(default_factory=BlockLocks)
     send_bandwidth: Bandwidth = field(init=False)
     fetch_bandwidth: Bandwidth = field(init=False)

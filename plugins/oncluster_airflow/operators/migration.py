@@ -4,8 +4,8 @@ Safety. A run is the migration runner's (`engine.migrations.runner`, whose safet
 each task is one of its steps in a process of its own and may run any number of times:
 
 1. `begin` takes the cluster's migration lock as a lease that belongs to the run's id, checks that what it
-would send
-   is exactly what `plan` showed and, where needed, what was approved. Killed in between: the retry re-enters.
+   would send is exactly what `plan` showed and, where needed, what was approved. Killed in between: the retry
+   re-enters.
 2. `submit` sends one statement once, by a token that follows from the ledger. It checks the file against the
    checksum that `begin` recorded, since files may be edited while a run is under way.
 3. `close` records how the run ended and gives the lock back. Killed before: the lease runs out by itself.
