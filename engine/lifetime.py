@@ -1,4 +1,4 @@
-"""What is started and stopped, as an async context; and how a loop in the background ends.
+"""What is started and stopped, as an async context; and how work in the background goes on and ends.
 
 async with TcpProxy("127.0.0.1", port) as link: ...
 """
@@ -6,9 +6,16 @@ async with TcpProxy("127.0.0.1", port) as link: ...
 from __future__ import annotations
 
 import asyncio
+import logging
 from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Self
+
+from engine.env import Env
+from engine.errors import OnclusterError
+
+log = logging.getLogger(__name__)
 
 
 class Startable(ABC):
@@ -39,3 +46,20 @@ def end_if_cancelled() -> None:
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError
+
+
+async def until_done(step: Callable[[], Awaitable[None]], what: str, *, env: Env, pause_s: float) -> None:
+    """Run `step`, which nobody waits for, until it ends without an error, with a pause after each; `what` is
+    for the log. An error in the program is logged with its trace, and tried again like any other: nobody else
+    would do it before the next start."""
+    while True:
+        try:
+            await step()
+            return
+        except OnclusterError as error:
+            end_if_cancelled()
+            log.warning("background.again what=%r retry_in_s=%g error=%s", what, pause_s, error)
+        except Exception:
+            end_if_cancelled()
+            log.exception("background.again what=%r retry_in_s=%g", what, pause_s)
+        await env.sleep(pause_s)

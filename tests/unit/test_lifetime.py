@@ -1,4 +1,4 @@
-"""How a loop in the background ends."""
+"""How work in the background goes on, and how it ends."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import contextlib
 
 import pytest
 
-from engine.errors import ConnectionLoss
-from engine.lifetime import end_if_cancelled
+from engine.errors import ConnectionLoss, SqlError
+from engine.lifetime import end_if_cancelled, until_done
+from engine.testing.simulation import SimulationEnv, run_simulation
 
 
 class Requests:
@@ -54,3 +55,39 @@ async def test_a_loop_that_asks_ends_although_its_cancellation_became_an_error(a
 
 async def test_nothing_ends_that_was_not_cancelled() -> None:
     end_if_cancelled()
+
+
+def test_work_in_the_background_is_tried_again_after_any_error_and_ends_with_the_first_that_has_none() -> (
+    None
+):
+    errors: list[Exception] = [
+        ConnectionLoss("lost"),
+        SqlError(60, "?"),
+        OSError("disk"),
+        ValueError("a defect"),
+    ]
+
+    async def step() -> None:
+        if errors:
+            raise errors.pop()
+
+    async def main(env: SimulationEnv) -> float:
+        await until_done(step, "work", env=env, pause_s=2.0)
+        return env.monotonic_s()
+
+    assert run_simulation(1, main) == 8.0
+    assert errors == []
+
+
+def test_work_in_the_background_ends_when_it_is_cancelled() -> None:
+    async def step() -> None:
+        raise ValueError("a defect")
+
+    async def main(env: SimulationEnv) -> bool:
+        working = asyncio.create_task(until_done(step, "work", env=env, pause_s=2.0))
+        await env.sleep(5)
+        working.cancel()
+        await asyncio.wait([working], timeout=1)
+        return working.cancelled()
+
+    assert run_simulation(1, main)

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -212,6 +212,42 @@ def test_what_chdb_refuses_to_drop_goes_on_as_before(tmp_path: Path) -> None:
             await process.run(DROP)
         assert await process.state() == THERE
         assert process.tables.find(NAME) is not None
+        await process.end()
+
+    run_simulation(1, main)
+
+
+@pytest.mark.parametrize("is_at_the_start", [False, True])
+def test_a_drop_that_the_disk_cuts_short_goes_on_by_itself(tmp_path: Path, is_at_the_start: bool) -> None:
+    """1. The last step of a DROP, in the statement or when the node starts behind a kill, meets an error of
+    the disk. 2. The table is gone soon after, without another start."""
+
+    async def main(env: SimulationEnv) -> None:
+        world = World(env, MemoryKeeperServer(env), tmp_path)
+        process = Process(world, Bomb())
+        await process.life.start()
+        await process.run(CREATE)
+        if is_at_the_start:
+            (record,) = process.catalog.all()
+            process.catalog.put(replace(record, state=TableState.DROPPING))
+            await process.end()
+            process = Process(world, Bomb())
+        remove, errors = process.catalog.remove, [OSError("I/O error")]
+
+        def fails_once(uuid: UUID) -> None:
+            if errors:
+                raise errors.pop()
+            remove(uuid)
+
+        process.catalog.remove = fails_once  # type: ignore[method-assign]
+        if is_at_the_start:
+            await process.start()
+        else:
+            with pytest.raises(OSError, match="I/O error"):
+                await process.run(DROP)
+        await env.sleep(60)
+        assert not errors and not process.catalog.all()
+        assert await process.state() == GONE
         await process.end()
 
     run_simulation(1, main)

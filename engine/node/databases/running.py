@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
 from uuid import UUID
 
 from engine.config.model import Cluster, Topology
@@ -34,7 +34,7 @@ from engine.ddl import NodeIdentity
 from engine.env import Env
 from engine.errors import Code, KeeperUnavailable, OnclusterError, SqlError, Unavailable, UnknownOutcome
 from engine.keeper.recipes import SessionHolder
-from engine.lifetime import end_if_cancelled
+from engine.lifetime import until_done
 from engine.names import TableName, quote_identifier, quote_string
 from engine.node.databases.begun import BegunMutations
 from engine.node.databases.catalog import DatabaseCatalog, DatabaseRecord, DatabaseState
@@ -155,7 +155,7 @@ class ReplicatedDatabases:
             database.core.start()
         for record in self.catalog.all():
             if record.state is DatabaseState.DROPPING:
-                self._later(self._drop_until_done(record.uuid), f"drop database {record.name}")
+                self._until_done(partial(self._drop_later, record.uuid), f"drop database {record.name}")
 
     async def stop(self, *, grace_s: float) -> None:
         """Statements under way come to their end, within the time."""
@@ -246,9 +246,9 @@ class ReplicatedDatabases:
             if running is not None:
                 await self._finish_drop(record, running)
                 return
-        except OnclusterError as error:
+        except (OnclusterError, OSError) as error:
             log.warning("databases.undo_goes_on database=%s error=%s", record.name, error)
-        self._later(self._drop_until_done(record.uuid), f"undo database {record.name}")
+        self._until_done(partial(self._drop_later, record.uuid), f"undo database {record.name}")
 
     async def _require_keeper(self) -> None:
         try:
@@ -277,9 +277,9 @@ class ReplicatedDatabases:
             await database.core.stop(grace_s=_KEEPER_WAIT_S)
             try:
                 await self._finish_drop(record, database)
-            except OnclusterError as error:
+            except (OnclusterError, OSError) as error:
                 log.warning("databases.drop_goes_on database=%s error=%s", record.name, error)
-                self._later(self._drop_until_done(record.uuid), f"drop database {record.name}")
+                self._until_done(partial(self._drop_later, record.uuid), f"drop database {record.name}")
                 if not isinstance(error, Unavailable | UnknownOutcome):
                     raise
 
@@ -292,20 +292,13 @@ class ReplicatedDatabases:
         self.catalog.remove(record.uuid)
         database.schema.forget()
 
-    async def _drop_until_done(self, uuid: UUID) -> None:
-        while True:
-            try:
-                await self.holder.get()
-                record = self.catalog.by_uuid.get(uuid)
-                if record is not None and record.state is DatabaseState.DROPPING:
-                    database = self._attach(record)
-                    self._running.pop(uuid, None)
-                    await self._finish_drop(record, database)
-                return
-            except OnclusterError as error:
-                end_if_cancelled()
-                log.warning("databases.drop_again uuid=%s error=%s", uuid, error)
-            await self._env.sleep(_RETRY_PAUSE_S)
+    async def _drop_later(self, uuid: UUID) -> None:
+        await self.holder.get()
+        record = self.catalog.by_uuid.get(uuid)
+        if record is not None and record.state is DatabaseState.DROPPING:
+            database = self._attach(record)
+            self._running.pop(uuid, None)
+            await self._finish_drop(record, database)
 
     async def drop_replica_of(
         self, database: RunningDatabase, full_name: str, *, with_tables: bool, if_there: bool = False
@@ -370,7 +363,9 @@ class ReplicatedDatabases:
             database.record = replace(record, text=replace(record.text, comment=comment))
             self.catalog.put(database.record)
 
-    def _later(self, work: Coroutine[Any, Any, None], name: str) -> None:
+    def _until_done(self, step: Callable[[], Awaitable[None]], name: str) -> None:
+        """In the background, until the node stops."""
+        work = until_done(step, name, env=self._env, pause_s=_RETRY_PAUSE_S)
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -181,7 +181,7 @@ class ReplicatedNode:
         await self.life.start(force=forced.exists())
         forced.unlink(missing_ok=True)
         drop_leftovers(self.life, self._env)
-        self.life.later(self._undrop.forget_regularly(), "forget what was dropped long ago")
+        self.life.until_done(self._undrop.forget_regularly, "forget what was dropped long ago")
         await self._unconverter.finish_interrupted()
         await self._converter.run()
         await self._undrop.finish_interrupted()

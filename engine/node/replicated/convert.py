@@ -28,13 +28,13 @@ import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
 from engine.env import Env
 from engine.errors import Code, OnclusterError, SqlError, Unavailable, UnknownOutcome
 from engine.keeper.base import Keeper
-from engine.lifetime import end_if_cancelled
 from engine.names import TableName
 from engine.node.replicated.catalog import TableRecord, TableState
 from engine.node.replicated.create import CreateStatements
@@ -53,7 +53,6 @@ from engine.replication.part_name import PartName
 log = logging.getLogger(__name__)
 
 _PAUSE_S = 0.2
-_RETRY_PAUSE_S = 2.0
 _KEEPER_WAIT_S = 5.0
 
 
@@ -82,7 +81,7 @@ class Converter:
                         self._life.catalog.remove(record.uuid)  # of an ATTACH that did not come to the table
                     for local in found.values():
                         table = await self._prepare(record, local)
-                        self._life.later(self._finish(table, local), f"convert {record.name}")
+                        self._life.until_done(partial(self._finish, table, local), f"convert {record.name}")
                 except OnclusterError as error:
                     log.error("replicated.not_converted table=%s error=%s", record.name, error)
 
@@ -188,17 +187,10 @@ class Converter:
         """Steps 5 and 6."""
         life = self._life
         table.ctx.readonly_reason = "it is being converted to a replicated table"
-        while True:
-            try:
-                keeper = await life.holder.get()
-                async with life.unfinished(table.uuid, TableState.CONVERTING) as record:
-                    if record is not None:
-                        await self._join(table, local, keeper)
-                return
-            except (Unavailable, UnknownOutcome) as error:
-                end_if_cancelled()
-                log.warning("replicated.convert_again table=%s error=%s", table.name, error)
-            await self._env.sleep(_RETRY_PAUSE_S)
+        keeper = await life.holder.get()
+        async with life.unfinished(table.uuid, TableState.CONVERTING) as record:
+            if record is not None:
+                await self._join(table, local, keeper)
 
     async def _join(self, table: RunningTable, local: LocalTable, keeper: Keeper) -> None:
         life, ctx = self._life, table.ctx

@@ -21,8 +21,8 @@ import logging
 from dataclasses import replace
 
 from engine.env import Env
-from engine.errors import Busy, OnclusterError, Unavailable, UnknownOutcome
-from engine.lifetime import end_if_cancelled
+from engine.errors import Busy, OnclusterError
+from engine.lifetime import until_done
 from engine.names import TableName
 from engine.node.replicated.catalog import TableRecord, TableState
 from engine.node.replicated.lifecycle import TableLifecycle
@@ -96,20 +96,14 @@ async def clear(life: TableLifecycle, env: Env, temporary: TableName) -> None:
 
 async def drop_leftover(life: TableLifecycle, env: Env, temporary: TableName) -> None:
     """Until no replicated table has this name that is to go."""
-    while True:
-        try:
-            async with life.names.hold([temporary]):
-                record = life.catalog.named(temporary)
-                if record is not None and await _is_leftover(life, record):
-                    await undo(life, record)
-                return
-        except (Unavailable, UnknownOutcome) as error:
-            end_if_cancelled()
-            log.warning("replicated.leftover_stays table=%s error=%s", temporary, error)
-        except OnclusterError as error:
-            end_if_cancelled()
-            log.error("replicated.leftover_stays table=%s error=%s", temporary, error)
-        await env.sleep(_RETRY_PAUSE_S)
+
+    async def drop() -> None:
+        async with life.names.hold([temporary]):
+            record = life.catalog.named(temporary)
+            if record is not None and await _is_leftover(life, record):
+                await undo(life, record)
+
+    await until_done(drop, f"drop {temporary}", env=env, pause_s=_RETRY_PAUSE_S)
 
 
 async def undo(life: TableLifecycle, record: TableRecord) -> None:

@@ -23,6 +23,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -39,7 +40,7 @@ from engine.errors import (
 )
 from engine.keeper.base import Keeper
 from engine.keeper.recipes import SessionHolder
-from engine.lifetime import end_if_cancelled
+from engine.lifetime import end_if_cancelled, until_done
 from engine.names import TableName
 from engine.node.replicated.catalog import WITHOUT_RECORD, TableCatalog, TableRecord, TableState
 from engine.node.replicated.local_tables import LocalTable, LocalTables
@@ -125,12 +126,12 @@ class TableLifecycle:
                 self.catalog.put(record)
             match record.state, local:
                 case TableState.DROPPING, _:
-                    self.later(self._drop_until_done(record), f"drop {record.name}")
+                    self.until_done(partial(self._drop_later, record.uuid), f"drop {record.name}")
                 case TableState.CREATING, None:
                     self.catalog.remove(record.uuid)
                 case TableState.CREATING, LocalTable():
                     await self.attach(record, local, is_started=False)
-                    self.later(self._create_until_done(record.uuid), f"create {record.name}")
+                    self.until_done(partial(self._create_later, record.uuid), f"create {record.name}")
                 case TableState.ATTACHED, LocalTable():
                     await self.attach(record, local)
                 case TableState.CONVERTING | TableState.RESTORING | TableState.LEAVING, _:
@@ -280,18 +281,11 @@ class TableLifecycle:
             await table.store.destroy()
         await self._finish_or_later(record)
 
-    async def _create_until_done(self, uuid: UUID) -> None:
-        while True:
-            try:
-                keeper = await self.holder.get()
-                async with self.unfinished(uuid, TableState.CREATING) as record:
-                    if record is not None:
-                        await self._finish_or_undo(record, keeper)
-                return
-            except (Unavailable, UnknownOutcome) as error:
-                end_if_cancelled()
-                log.warning("replicated.create_again uuid=%s error=%s", uuid, error)
-            await self._env.sleep(_RETRY_PAUSE_S)
+    async def _create_later(self, uuid: UUID) -> None:
+        keeper = await self.holder.get()
+        async with self.unfinished(uuid, TableState.CREATING) as record:
+            if record is not None:
+                await self._finish_or_undo(record, keeper)
 
     async def _finish_or_undo(self, record: TableRecord, keeper: Keeper) -> None:
         try:
@@ -372,9 +366,11 @@ class TableLifecycle:
     async def _finish_or_later(self, record: TableRecord) -> None:
         try:
             await self.finish_drop(record)
-        except (Unavailable, UnknownOutcome) as error:
+        except (OnclusterError, OSError) as error:
             log.warning("replicated.drop_goes_on table=%s error=%s", record.name, error)
-            self.later(self._drop_until_done(record), f"drop {record.name}")
+            self.until_done(partial(self._drop_later, record.uuid), f"drop {record.name}")
+            if not isinstance(error, Unavailable | UnknownOutcome):
+                raise
 
     async def _drop_local(self, record: TableRecord) -> None:
         local = (await self.local.by_uuid([record.uuid])).get(record.uuid)
@@ -409,18 +405,11 @@ class TableLifecycle:
             return False
         return info == f"{record.uuid}|{self._server_uuid}".encode()
 
-    async def _drop_until_done(self, record: TableRecord) -> None:
-        while True:
-            try:
-                await self.holder.get()
-                current = self.catalog.get(record.uuid)
-                if current is not None and current.state is TableState.DROPPING:
-                    await self.finish_drop(current)
-                return
-            except OnclusterError as error:
-                end_if_cancelled()
-                log.warning("replicated.drop_again table=%s error=%s", record.name, error)
-            await self._env.sleep(_RETRY_PAUSE_S)
+    async def _drop_later(self, uuid: UUID) -> None:
+        await self.holder.get()
+        current = self.catalog.get(uuid)
+        if current is not None and current.state is TableState.DROPPING:
+            await self.finish_drop(current)
 
     # -- background ------------------------------------------------------------------------------------------
 
@@ -430,6 +419,10 @@ class TableLifecycle:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+    def until_done(self, step: Callable[[], Awaitable[None]], name: str) -> asyncio.Task[None]:
+        """As `later`, again after each error."""
+        return self.later(until_done(step, name, env=self._env, pause_s=_RETRY_PAUSE_S), name)
 
 
 async def _nothing_to_check(*_: object) -> None: ...

@@ -20,11 +20,11 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from functools import partial
 from uuid import UUID
 
 from engine.env import Env
 from engine.errors import Code, KeeperUnavailable, OnclusterError, SqlError, Unavailable, UnknownOutcome
-from engine.lifetime import end_if_cancelled
 from engine.node.replicated.catalog import TableRecord, TableState
 from engine.node.replicated.lifecycle import TableLifecycle
 from engine.node.replicated.local_tables import LocalTable
@@ -38,7 +38,6 @@ log = logging.getLogger(__name__)
 
 _KEEPER_WAIT_S = 5.0
 _ACTIVE_WAIT_S = 30.0
-_RETRY_PAUSE_S = 2.0
 _FORGET_PERIOD_S = 600.0
 
 
@@ -75,10 +74,10 @@ class UndropStatements:
                 self._life.catalog.remove(record.uuid)
                 continue
             table = await self._attach(record, local)
-            self._life.later(self._restore_until_done(table), f"undrop {record.name}")
+            self._life.until_done(partial(self._restore_later, table), f"undrop {record.name}")
 
     async def forget_regularly(self) -> None:
-        """What is kept goes not long after the data. Until cancelled."""
+        """What is kept goes not long after the data. Ends with an error, or cancelled."""
         while True:
             if self._life.dropped.all():
                 await forget_dropped(self._life)
@@ -104,7 +103,7 @@ class UndropStatements:
             await self._restore(table)
         except (Unavailable, UnknownOutcome) as error:
             log.warning("replicated.undrop_goes_on table=%s error=%s", record.name, error)
-            life.later(self._restore_until_done(table), f"undrop {record.name}")
+            life.until_done(partial(self._restore_later, table), f"undrop {record.name}")
         return table
 
     async def _check_place(self, record: TableRecord) -> None:
@@ -154,18 +153,11 @@ class UndropStatements:
         life.dropped.remove(table.uuid)
         log.info("replicated.undropped table=%s replica=%s", table.name, table.ctx.me.root)
 
-    async def _restore_until_done(self, table: RunningTable) -> None:
-        while True:
-            try:
-                await self._life.holder.get()
-                async with self._life.unfinished(table.uuid, TableState.RESTORING) as record:
-                    if record is not None:
-                        await self._restore(table)
-                return
-            except OnclusterError as error:
-                end_if_cancelled()
-                log.warning("replicated.undrop_again table=%s error=%s", table.name, error)
-            await self._env.sleep(_RETRY_PAUSE_S)
+    async def _restore_later(self, table: RunningTable) -> None:
+        await self._life.holder.get()
+        async with self._life.unfinished(table.uuid, TableState.RESTORING) as record:
+            if record is not None:
+                await self._restore(table)
 
 
 async def forget_dropped(life: TableLifecycle) -> None:
