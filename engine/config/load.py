@@ -28,7 +28,7 @@ from engine.config.element import XML_SUFFIXES, YAML_SUFFIXES, Element, parse_fi
 from engine.config.graphite import SECTION, read_graphite
 from engine.config.health import read_health
 from engine.config.merge import merge, substitute, substitute_one
-from engine.config.model import NodeConfig, Topology
+from engine.config.model import KeeperSection, NodeConfig, Topology
 from engine.config.sections import (
     read_ca_file,
     read_interserver_access,
@@ -87,7 +87,7 @@ def load_client_config(path: Path, *, environ: Mapping[str, str] | None = None) 
         default_replica_path=reading.text(root, "default_replica_path") or defaults.default_replica_path,
         default_replica_name=reading.text(root, "default_replica_name") or defaults.default_replica_name,
         topology=read_topology(root),
-        zookeeper=read_keeper(root),
+        zookeeper=_keeper(root, path),
         queues=read_queues(root),
         graphite=read_graphite(root),
         health=read_health(root),
@@ -364,7 +364,7 @@ def _node_config(root: Element, path: Path) -> NodeConfig:
         default_replica_path=reading.text(root, "default_replica_path") or defaults.default_replica_path,
         default_replica_name=reading.text(root, "default_replica_name") or defaults.default_replica_name,
         topology=read_topology(root),
-        zookeeper=read_keeper(root),
+        zookeeper=_keeper(root, path),
         queues=queues,
         users=read_users(root, profiles),
         profiles=profiles,
@@ -378,6 +378,16 @@ def _node_config(root: Element, path: Path) -> NodeConfig:
         ca_file=_beside(path, read_ca_file(root)),
         umask=reading.file_mode(root, "umask", defaults.umask),
         health=read_health(root),
+    )
+
+
+def _keeper(root: Element, path: Path) -> KeeperSection | None:
+    section = read_keeper(root)
+    return section and replace(
+        section,
+        ca_file=_beside(path, section.ca_file),
+        certificate_file=_beside(path, section.certificate_file),
+        private_key_file=_beside(path, section.private_key_file),
     )
 
 

@@ -1,8 +1,9 @@
-"""`zookeeper`, `distributed_ddl` and the openSSL files."""
+"""`zookeeper` or `etcd`, `distributed_ddl`, `interserver_http_credentials` and the openSSL files."""
 
 from __future__ import annotations
 
 import re
+from typing import TypedDict
 
 from engine.config import reading
 from engine.config.element import Element
@@ -65,50 +66,53 @@ def _servers(section: Element, default_port: int) -> tuple[tuple[tuple[str, int]
     return hosts, True in secure
 
 
-def _etcd(root: Element, section: Element) -> Etcd:
-    hosts, is_secure = _servers(section, 2379)
+class _Connection(TypedDict):
+    """What both sections have."""
+
+    hosts: tuple[tuple[str, int], ...]
+    session_timeout_ms: int
+    operation_timeout_ms: int
+    root: str
+    identity: str
+    secure: bool
+    ca_file: str
+    certificate_file: str
+    private_key_file: str
+
+
+def _connection(root: Element, section: Element, default_port: int) -> _Connection:
+    hosts, is_secure = _servers(section, default_port)
     ca_file, certificate_file, private_key_file = _client_tls_files(root)
     chroot = reading.text(section, "root").rstrip("/")
     _require_absolute(section, "root", chroot)
     identity = reading.text(section, "identity")
     if identity and ":" not in identity:
         raise ConfigError(f"{section.source}: <identity> has to be user:password")
-    return Etcd(
+    return _Connection(
         hosts=hosts,
         session_timeout_ms=reading.integer(section, "session_timeout_ms", 30_000, at_least=1),
         operation_timeout_ms=reading.integer(section, "operation_timeout_ms", 10_000, at_least=1),
         root=chroot,
         identity=identity,
-        user=reading.text(section, "user"),
-        password=reading.text(section, "password"),
         secure=is_secure,
         ca_file=ca_file,
         certificate_file=certificate_file,
         private_key_file=private_key_file,
+    )
+
+
+def _etcd(root: Element, section: Element) -> Etcd:
+    return Etcd(
+        **_connection(root, section, 2379),
+        user=reading.text(section, "user"),
+        password=reading.text(section, "password"),
         key_prefix=reading.text(section, "key_prefix") or "oncluster/",
         max_txn_ops=reading.integer(section, "max_txn_ops", 128, at_least=16),
     )
 
 
 def _zookeeper(root: Element, section: Element) -> ZooKeeper:
-    hosts, is_secure = _servers(section, 2181)
-    ca_file, certificate_file, private_key_file = _client_tls_files(root)
-    chroot = reading.text(section, "root").rstrip("/")
-    _require_absolute(section, "root", chroot)
-    identity = reading.text(section, "identity")
-    if identity and ":" not in identity:
-        raise ConfigError(f"{section.source}: <identity> has to be user:password")
-    return ZooKeeper(
-        hosts=hosts,
-        session_timeout_ms=reading.integer(section, "session_timeout_ms", 30_000, at_least=1),
-        operation_timeout_ms=reading.integer(section, "operation_timeout_ms", 10_000, at_least=1),
-        root=chroot,
-        identity=identity,
-        secure=is_secure,
-        ca_file=ca_file,
-        certificate_file=certificate_file,
-        private_key_file=private_key_file,
-    )
+    return ZooKeeper(**_connection(root, section, 2181))
 
 
 def read_queues(root: Element) -> tuple[DistributedDdl, ...]:

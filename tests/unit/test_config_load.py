@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from engine.config.load import load_node_config, load_topology
+from engine.config.load import load_client_config, load_node_config, load_topology
 from engine.config.model import DistributedDdl, ZooKeeper
 from engine.errors import ConfigError
 from engine.names import HostId
@@ -218,6 +218,31 @@ def test_a_secure_zookeeper_takes_the_files_of_the_openssl_client_section(tmp_pa
         certificate_file="/etc/c.pem",
         private_key_file="/etc/k.pem",
     )
+
+
+@pytest.mark.parametrize("section", ["zookeeper", "etcd"])
+def test_relative_files_of_the_openssl_client_section_are_beside_the_configuration(
+    tmp_path: Path, section: str
+) -> None:
+    body = f"""
+        <{section}><node><host>k1</host><secure>1</secure></node></{section}>
+        <openSSL>
+            <client>
+                <caConfig>ca.pem</caConfig>
+                <certificateFile>tls/c.pem</certificateFile>
+                <privateKeyFile>tls/k.pem</privateKeyFile>
+            </client>
+        </openSSL>
+        """
+    node = load(tmp_path, body)
+    client = load_client_config(tmp_path / "config.xml")
+    for found in (node.zookeeper, client.zookeeper):
+        assert found is not None
+        assert (found.ca_file, found.certificate_file, found.private_key_file) == (
+            str(tmp_path / "ca.pem"),
+            str(tmp_path / "tls/c.pem"),
+            str(tmp_path / "tls/k.pem"),
+        )
 
 
 def test_without_a_section_there_is_no_zookeeper_and_no_queue(tmp_path: Path) -> None:
