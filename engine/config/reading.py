@@ -34,8 +34,7 @@ def integer(parent: Element, name: str, default: int, *, at_least: int = 0, at_m
 
 def integer_of(child: Element, *, at_least: int = 0, at_most: int = 2**63 - 1) -> int:
     raw = child.text
-    digits = raw.removeprefix("-")
-    if not (digits.isascii() and digits.isdigit()) or not at_least <= int(raw) <= at_most:
+    if not re.fullmatch(r"-?0*[0-9]{1,19}", raw) or not at_least <= int(raw) <= at_most:
         limit = f"from {at_least}" + (f" to {at_most}" if at_most < 2**63 - 1 else " up")
         raise ConfigError(f"{child.source}: <{child.name}> is '{raw}'", hint=f"Write a whole number {limit}.")
     return int(raw)

@@ -135,7 +135,7 @@ def _queue(section: Element, *, number: int) -> DistributedDdl:
     reading.refuse_unknown(section, _DDL_ELEMENTS)
     defaults = DistributedDdl()
     pool_size = section.first("pool_size")
-    if pool_size is not None and pool_size.text.lstrip("-").isdigit() and int(pool_size.text) < 1:
+    if pool_size is not None and re.fullmatch(r"0+|-[0-9]+", pool_size.text):
         raise ConfigError(
             f"{pool_size.source}: <pool_size> should be greater than 0", code=Code.ARGUMENT_OUT_OF_BOUND
         )

@@ -63,7 +63,7 @@ class _YamlConverter:
         element = Element(name, source=source)
         if isinstance(node, yaml.ScalarNode):
             is_null = node.tag == "tag:yaml.org,2002:null"
-            element.text = "" if is_null else str(node.value).strip()
+            element.text = "" if is_null else self._text(node).strip()
         elif isinstance(node, yaml.MappingNode):
             for key, value in node.value:
                 self._entry(element, key, value, depth)
@@ -75,18 +75,24 @@ class _YamlConverter:
         source = f"{self.path}:{key.start_mark.line + 1}"
         if not isinstance(key, yaml.ScalarNode):
             raise ConfigError(f"{source}: an element's name has to be text")
-        name = str(key.value)
+        name = self._text(key)
         if name == "<<":
             raise ConfigError(f"{source}: merge keys are not read", hint="Use a .d directory to merge.")
         if name.startswith("@") or name == "#text":
             if not isinstance(value, yaml.ScalarNode):
                 raise ConfigError(f"{source}: {name} has to be text")
             if name == "#text":
-                element.text = str(value.value).strip()
+                element.text = self._text(value).strip()
             else:
-                element.attributes[name[1:]] = str(value.value)
+                element.attributes[name[1:]] = self._text(value)
         elif isinstance(value, yaml.SequenceNode):
             for item in value.value:
                 element.children.append(self.element(name, item, depth + 1))
         else:
             element.children.append(self.element(name, value, depth + 1))
+
+    def _text(self, node: yaml.ScalarNode) -> str:
+        text = str(node.value)
+        if "\0" in text:
+            raise ConfigError(f"{self.path}:{node.start_mark.line + 1}: a text has a zero byte in it")
+        return text

@@ -97,6 +97,10 @@ def decode_multi(ops: Sequence[Op], results: Sequence[Any]) -> list[OpResult]:
     ]
 
 
+_FOR_NOW = (-118, -122, -127)
+"""The session has moved to another server, the request took too long, or there are too many requests."""
+
+
 def decode_error(error: Exception, path: str, session_id: int) -> OnclusterError:
     """What kazoo raises, in this project's tree. An error without a known meaning is an unknown outcome."""
     code = getattr(error, "code", None)
@@ -105,7 +109,7 @@ def decode_error(error: Exception, path: str, session_id: int) -> OnclusterError
             return SessionExpired(f"Session {session_id:#x} is over, path: {path}")
         case -7:
             return OperationTimeout(f"Keeper reports a timeout, path: {path}")
-        case int() if (code <= -100 and code != -118) or code == BadArguments.keeper_code:
+        case int() if (code <= -100 and code not in _FOR_NOW) or code == BadArguments.keeper_code:
             return answer_of_code(code, path)
         case _:
             return ConnectionLoss(f"Connection of session {session_id:#x} was lost, path: {path}")

@@ -90,7 +90,7 @@ class Observer:
 
         `deadline_s` is on `env.monotonic_s`. Ends when every host of every target has an outcome.
         """
-        arrived: asyncio.Queue[tuple[Target, EntryStatus | OnclusterError | None]] = asyncio.Queue()
+        arrived: asyncio.Queue[tuple[Target, EntryStatus | Exception | None]] = asyncio.Queue()
         found = [replace(item, entry=item.entry or await self._find(item)) for item in targets]
         followers = [asyncio.create_task(self._follow(item, arrived)) for item in found if item.entry]
         running = len(followers)
@@ -118,7 +118,7 @@ class Observer:
                         continue
                     case OnclusterError() if _is_gone(seen):
                         await self.look(target)  # who removed it may have recorded what became of it
-                    case OnclusterError():
+                    case Exception():
                         raise seen
                     case EntryStatus():
                         self._record(target, seen)
@@ -129,12 +129,12 @@ class Observer:
             await asyncio.gather(*followers, return_exceptions=True)
 
     async def _follow(
-        self, target: Target, arrived: asyncio.Queue[tuple[Target, EntryStatus | OnclusterError | None]]
+        self, target: Target, arrived: asyncio.Queue[tuple[Target, EntryStatus | Exception | None]]
     ) -> None:
         try:
             async for status in self.client.watch(target.entry):
                 arrived.put_nowait((target, _own(target, status)))
-        except OnclusterError as error:
+        except Exception as error:  # noqa: BLE001 - raised by who waits, and not lost with this task
             arrived.put_nowait((target, error))
         arrived.put_nowait((target, None))
 

@@ -7,6 +7,7 @@ error, as with ClickHouse's own settings that need one.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 from engine.config.load import ConfigFile
@@ -15,6 +16,8 @@ from engine.errors import ConfigError, SqlError
 from engine.sql import Statement, StatementKind
 
 WATCH_S = 2.0
+
+logger = logging.getLogger(__name__)
 
 
 class ConfigReload:
@@ -50,5 +53,8 @@ class ConfigReload:
     async def _look_again_and_again(self) -> None:
         while True:
             await self._env.sleep(WATCH_S)
-            if self._file.reload():
-                self._on_change()
+            try:
+                if self._file.reload():
+                    self._on_change()
+            except Exception:
+                logger.exception("config.watch_failed retry_s=%g", WATCH_S)

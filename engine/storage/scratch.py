@@ -116,6 +116,9 @@ class ScratchChdb:
                 line = await process.stdout.readline()
             except (BrokenPipeError, ConnectionResetError):
                 line = b""
+            except asyncio.CancelledError:
+                process.kill()  # or the next question would get this one's answer
+                raise
             if not line:
                 code = await process.wait()
                 raise ReplyLost(

@@ -19,6 +19,12 @@ from tests.unit.config_support import load, write
             r"config.xml:1: <http_port> is 'eighty'. Write a whole number from 0 to 65535",
         ),
         ("<http_port>70000</http_port>", r"<http_port> is '70000'"),
+        (f"<http_port>{'1' * 5000}</http_port>", r"<http_port> is '1111"),
+        ("<distributed_ddl><pool_size>²</pool_size></distributed_ddl>", "<pool_size> is '²'. Write a whole"),
+        (
+            "<distributed_ddl><pool_size>--1</pool_size></distributed_ddl>",
+            "<pool_size> is '--1'. Write a whole",
+        ),
         ("<tcp_port>0</tcp_port>", r"<tcp_port> is '0'. Write a whole number from 1"),
         ("<umask>0o27</umask>", r"<umask> is '0o27'. Write an octal number from 000 to 777"),
         ("<umask>28</umask>", r"<umask> is '28'"),
@@ -116,6 +122,15 @@ def test_a_wrong_value_is_refused_with_its_place_and_what_would_be_right(
     with pytest.raises(ConfigError, match=complaint) as caught:
         load(tmp_path, body)
     assert str(tmp_path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text", ['include_from: "a\\0b"', 'path: {"@a": "\\0"}', '"a\\0": 1', 'a: {"#text": "\\0"}']
+)
+def test_a_zero_byte_in_yaml_is_refused(tmp_path: Path, text: str) -> None:
+    path = write(tmp_path / "config.yaml", text)
+    with pytest.raises(ConfigError, match=r"config\.yaml:1: a text has a zero byte in it"):
+        load_node_config(path)
 
 
 @pytest.mark.parametrize(

@@ -205,6 +205,26 @@ def _denied(path: Path) -> None:
     raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
 
+async def test_an_error_in_the_program_does_not_end_the_watching(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    config, env = ConfigFile(path), _SteppedEnv()
+    seen: asyncio.Queue[list[str]] = asyncio.Queue()
+    reload = ConfigReload(config, env=env, on_change=lambda: seen.put_nowait(_hosts(config.topology)))  # type: ignore[arg-type]
+    path.write_text(_text("b"))
+    with monkeypatch.context() as patch:
+        patch.setattr(load, "parse_file", lambda file, text: 1 // 0)
+        reload.start()
+        env.steps.put_nowait(None)
+        async with asyncio.timeout(10):
+            while "config.watch_failed" not in caplog.text:
+                await asyncio.sleep(0)
+    env.steps.put_nowait(None)
+    async with asyncio.timeout(10):
+        assert await seen.get() == ["b"]
+    await reload.stop()
+
+
 async def test_a_reload_that_was_asked_for_tells_the_change_at_once_and_says_what_it_cannot_read(
     path: Path,
 ) -> None:

@@ -46,6 +46,17 @@ async def test_a_chdb_that_dies_is_told_from_a_statement_that_fails() -> None:
             await slow
 
 
+async def test_nobody_gets_the_answer_of_a_question_that_was_given_up() -> None:
+    async with ScratchChdb() as scratch:
+        slow = asyncio.create_task(scratch.query("SELECT sleep(1), 'old'"))
+        await asyncio.sleep(0.2)
+        slow.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await slow
+        with pytest.raises(ReplyLost):
+            await scratch.query("SELECT 'new'")
+
+
 async def test_statements_that_would_end_processes_are_refused() -> None:
     async with ScratchChdb() as scratch:
         for sql in ("SYSTEM SHUTDOWN", "SYSTEM KILL", "SELECT 1 INTO OUTFILE '/tmp/x'"):
