@@ -258,6 +258,28 @@ def test_a_block_is_known_within_both_windows_and_new_outside_of_one() -> None:
     run(main)
 
 
+def test_a_block_that_was_dropped_and_inserted_anew_between_two_rounds_is_as_young_as_it_is() -> None:
+    async def main(bench: Bench) -> None:
+        settings = ReplicatedSettings(replicated_deduplication_window_seconds=100)
+        replica = await bench.replica("r1", settings)
+        blocks = BlockCleanup(replica.ctx)
+        keeper = await bench.keeper()
+        await insert(replica, 0)
+        assert await blocks.run_once() == 0
+        await bench.env.sleep(99)
+        await forget_blocks(keeper, replica.ctx.paths, PartName.parse("all_0_0_999999999"))
+        assert await insert(replica, 0) == [False]
+        await bench.env.sleep(2)
+        await insert(replica, 1)
+        assert await blocks.run_once() == 0
+        assert await insert(replica, 0) == [True]
+        await bench.env.sleep(100)
+        await insert(replica, 2)
+        assert await blocks.run_once() == 1
+
+    run(main)
+
+
 def test_blocks_go_also_where_another_cleans_or_a_very_old_server_has_left_something_below() -> None:
     async def main(bench: Bench) -> None:
         settings = ReplicatedSettings(replicated_deduplication_window=1)
@@ -494,6 +516,22 @@ def test_one_kind_that_cannot_be_cleaned_does_not_stop_the_others() -> None:
         await append(bench, 60)
         await gone(bench, two)
         await one.ctx.session().remove(one.ctx.me.is_active)  # so that all would be lost
+        await Cleanup(one.ctx).run_once()
+        assert len(bench.children(PATHS.log)) == 63 and len(bench.children(PATHS.blocks)) == 1
+
+    run(main)
+
+
+def test_one_kind_about_which_keeper_refuses_does_not_stop_the_others() -> None:
+    async def main(bench: Bench) -> None:
+        settings = ReplicatedSettings(min_replicated_logs_to_keep=5, replicated_deduplication_window=1)
+        one, two = await pair(bench, settings)
+        await insert(one, 1, 2, 3)
+        await append(bench, 60)
+        for replica in (one, two):
+            await point(bench, replica, 63)
+        keeper = await bench.keeper()
+        await keeper.create(f"{PATHS.log}/{bench.children(PATHS.log)[0]}/something")  # somebody's hand
         await Cleanup(one.ctx).run_once()
         assert len(bench.children(PATHS.log)) == 63 and len(bench.children(PATHS.blocks)) == 1
 

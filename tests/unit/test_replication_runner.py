@@ -174,6 +174,59 @@ async def test_a_replacement_whose_source_is_elsewhere_is_fetched_and_shown_at_o
 
 
 @simulated
+async def test_a_replacement_whose_parts_are_merged_elsewhere_is_fetched_as_one_part(bench: Bench) -> None:
+    one, two = await bench.cluster(2)
+    await one.insert(1)
+    await bench.quiet(one, two)
+    two.ctx.switches.stop(Activity.QUEUES)
+    new = [await _staged(one, 8, "all_2_2_0"), await _staged(one, 9, "all_3_3_0")]
+    span = drop_range("all", 2)
+    assert span is not None
+    names = tuple(part.name for part in new)
+    checksums = tuple(part.digest.hash_text for part in new)
+    await bench.log(ReplaceRange(span, "d", "s", (P("all_7_7_0"), P("all_8_8_0")), names, checksums, 0))
+    await bench.log(MergeParts(names, P("all_2_3_1")))
+    await bench.quiet(one)
+    assert one.active == ["all_2_3_1"] and two.active == ["all_0_0_0"]
+    two.ctx.switches.stop(Activity.MERGES)  # or the merge's entry would do half of it
+    two.ctx.switches.start(Activity.QUEUES)
+    two.ctx.queue_changed.set()
+    await bench.until(lambda: len(two.ctx.queue.entries) == 1)
+    assert two.active == await bench.parts("r2") == ["all_2_3_1"]
+    assert two.staged == [] and two.values == [8, 9]
+    assert [part for _, node, part in bench.network.fetches if node == "r2"][1:] == [P("all_2_3_1")]
+    two.ctx.switches.start(Activity.MERGES)
+    two.ctx.queue_changed.set()
+    await bench.quiet(one, two)
+    assert two.active == ["all_2_3_1"]
+
+
+@simulated
+async def test_a_replacement_that_failed_after_a_fetch_takes_what_it_has_fetched(bench: Bench) -> None:
+    one, two = await bench.cluster(2)
+    two.ctx.switches.stop(Activity.QUEUES)
+    new = [await _staged(one, 7, "all_1_1_0"), await _staged(one, 8, "all_2_2_0")]
+    last = await _staged(one, 9, "all_4_4_0")
+    names = (*(part.name for part in new), last.name)
+    checksums = tuple(part.digest.hash_text for part in (*new, last))
+    sources = (P("all_7_7_0"), P("all_8_8_0"), P("all_9_9_0"))
+    await bench.log(ReplaceRange(P("all_0_0_999999999"), "d", "s", sources, names, checksums, 0))
+    await bench.log(MergeParts(names[:2], P("all_1_2_1")))
+    await bench.quiet(one)
+    await bench.admin.remove(PATHS.replica("r1").part(last.name))
+    two.ctx.switches.stop(Activity.MERGES)
+    two.ctx.switches.start(Activity.QUEUES)
+    two.ctx.queue_changed.set()
+    await bench.until(lambda: two.staged == ["all_1_2_1"])
+    await bench.env.sleep(5)
+    assert two.active == []
+    await bench.admin.create(PATHS.replica("r1").part(last.name), last.header.to_bytes())
+    await bench.until(lambda: len(two.ctx.queue.entries) == 1)
+    assert two.active == ["all_1_2_1", "all_4_4_0"] and two.values == [7, 8, 9] and two.staged == []
+    assert bench.network.fetches.count(("r1", "r2", P("all_1_2_1"))) == 1
+
+
+@simulated
 async def test_what_an_insert_without_an_answer_has_left_in_a_replaced_range_goes(bench: Bench) -> None:
     """Its parts are staged, nobody holds them in flight any more, and Keeper may have a node of them."""
     (one,) = await bench.cluster(1)

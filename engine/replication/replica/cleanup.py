@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 
-from engine.errors import Corrupt, SqlError
+from engine.errors import Corrupt, Refused
 from engine.replication.replica.background import keep_running
 from engine.replication.replica.cleanup_blocks import BlockCleanup
 from engine.replication.replica.cleanup_empty import drop_empty_parts
@@ -82,7 +82,7 @@ class Cleanup:
     async def _do(self, what: str, clean: Callable[[], Awaitable[int]]) -> int:
         try:
             return await clean()
-        except (SqlError, Corrupt) as error:
+        except (Refused, Corrupt) as error:
             log.info("replication.not_cleaned table=%s what=%s reason=%s", self._ctx.name, what, error)
             return 0
 

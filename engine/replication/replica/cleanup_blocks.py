@@ -2,8 +2,8 @@
 
 Safety argument. An id may go when no client will repeat that insert any more: that is what the window says,
 in numbers and in seconds. "Now" is the newest id's age by Keeper's own clock, so a node whose clock is wrong
-removes nothing too early, and a table that nobody inserts into keeps its ids. Each removal is of the version
-that was judged. A crash leaves fewer ids, and the next round goes on.
+removes nothing too early, and a table that nobody inserts into keeps its ids. Each removal is of the node
+that was judged: it is looked at again right before. A crash leaves fewer ids, and the next round goes on.
 
 It never removes an id inside both windows.
 
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class BlockCleanup:
-    """Remembers what it has seen: an id's node is looked at once, its age does not change."""
+    """Remembers what it has seen: the age of an id does not change, until it is inserted anew."""
 
     def __init__(self, ctx: ReplicaContext) -> None:
         self._ctx = ctx
@@ -44,7 +44,7 @@ class BlockCleanup:
             for path, stat in zip(unseen, await keeper.exists_many(unseen), strict=True):
                 if stat is not None:
                     self._seen[path] = stat
-            removed += await self._remove(keeper, self._outdated(paths))
+            removed += await self._remove(keeper, await self._confirmed(keeper, self._outdated(paths)))
         self._seen = {path: stat for path, stat in self._seen.items() if path in present}
         if removed:
             log.info("replication.blocks_cleaned table=%s removed=%d", self._ctx.name, removed)
@@ -69,6 +69,19 @@ class BlockCleanup:
             for place, (ctime_ms, _, path) in enumerate(dated)
             if place >= settings.replicated_deduplication_window or ctime_ms < oldest_ms
         ]
+
+    async def _confirmed(self, keeper: Keeper, paths: Sequence[str]) -> Sequence[str]:
+        """Those of `paths` that are what was seen. One that went with its part and was inserted anew between
+        two rounds is young, and its version is the same."""
+        confirmed: list[str] = []
+        for path, stat in zip(paths, await keeper.exists_many(paths), strict=True):
+            if stat is None:
+                del self._seen[path]
+            elif stat.czxid == self._seen[path].czxid:
+                confirmed.append(path)
+            else:
+                self._seen[path] = stat
+        return confirmed
 
     async def _remove(self, keeper: Keeper, paths: Sequence[str]) -> int:
         removed = 0

@@ -71,6 +71,8 @@ async def replace_range(ctx: ReplicaContext, queued: QueuedEntry) -> None:
     ]
     parts: list[PartName] = []
     for source, result, checksum in wanted:
+        if any(part.contains(result) for part in parts):
+            continue
         if result in ctx.store.staged or await _copy(ctx, action, source, result, checksum):
             parts.append(result)
         elif (fetched := await _fetch(ctx, queued, result)) is not None:
@@ -159,8 +161,13 @@ async def _fetch(ctx: ReplicaContext, queued: QueuedEntry, part: PartName) -> Pa
             continue
         await ctx.in_flight.settled(holder.part)
         header = holder.header or await peers.header(keeper, holder.replica, holder.part)
-        if header is None or holder.address is None or holder.part in ctx.store.staged:
+        if header is None or holder.address is None:
             continue
+        left = ctx.store.staged.get(holder.part)
+        if left is not None:
+            if left.header == header:
+                return holder.part
+            await ctx.store.discard(holder.part)
         try:
             transfer = ctx.fetcher.fetch(
                 holder.address, holder.replica, holder.part, into=ctx.paced(ctx.store), expected=header
