@@ -49,12 +49,15 @@ from engine.ddl.status import BEFORE_EXECUTION
 from engine.ddl.task import Task, interpret_without_cluster
 from engine.env import Env
 from engine.errors import (
+    BadArguments,
     Code,
     ConfigError,
     ConnectionLoss,
     Corrupt,
     KeeperAnswer,
     KeeperUnavailable,
+    MultiFailed,
+    NoAuth,
     NoNode,
     OnclusterError,
     OperationTimeout,
@@ -157,7 +160,7 @@ class DDLWorker:
                 except KeeperAnswer as error:
                     logger.warning("ddl.worker_starts_over error=%s", error)
                     self._memory.start_over()
-                    await self._pause(RECONNECT_PAUSE_S)
+                    await self._pause(RETRY_PAUSE_S if _will_last(error) else RECONNECT_PAUSE_S)
                 except OnclusterError as error:
                     logger.warning("ddl.worker_starts_over error=%s", error)
                     self._memory.start_over()
@@ -351,6 +354,12 @@ class DDLWorker:
 
     async def _pause(self, longest_s: float) -> None:
         await self._env.sleep(longest_s * self._env.rng.uniform(0.5, 1.0))
+
+
+def _will_last(error: KeeperAnswer) -> bool:
+    """Whether it is no matter of what stands there now: a quota, or somebody else's ACL."""
+    answer = error.error if isinstance(error, MultiFailed) else error
+    return isinstance(answer, BadArguments | NoAuth)
 
 
 async def _until_expired(over: asyncio.Event) -> None:

@@ -30,9 +30,18 @@ _ANSWERS: dict[int, type[KeeperAnswer]] = {
     )
 }
 
+_MEANINGS = {
+    -119: "this server is read-only: it has lost the others of its ensemble",
+    -120: "the session is one of this server only",
+    -125: "a quota of ZooKeeper's (setquota) for this path or one above is used up",
+}
+
 
 def answer_of_code(code: int, path: str) -> KeeperAnswer:
     """The answer for a code; a code without a class of its own (a quota, a read-only server) is
     BadArguments."""
     known = _ANSWERS.get(code)
-    return BadArguments(path, f"Keeper refuses with code {code}") if known is None else known(path)
+    if known is not None:
+        return known(path)
+    meaning = _MEANINGS.get(code)
+    return BadArguments(path, f"Keeper refuses with code {code}" + (f": {meaning}" if meaning else ""))

@@ -111,6 +111,8 @@ def decode_error(error: Exception, path: str, session_id: int) -> OnclusterError
             return OperationTimeout(f"Keeper reports a timeout, path: {path}")
         case int() if (code <= -100 and code not in _FOR_NOW) or code == BadArguments.keeper_code:
             return answer_of_code(code, path)
+        case None:
+            return ConnectionLoss(f"Keeper answers with an error that is not known here, path: {path}")
         case _:
             return ConnectionLoss(f"Connection of session {session_id:#x} was lost, path: {path}")
 

@@ -29,7 +29,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from kazoo.exceptions import EXCEPTIONS, AuthFailedError, ConnectionLoss, NoNodeError
+from kazoo.exceptions import EXCEPTIONS, AuthFailedError, ConnectionLoss, NoNodeError, ZookeeperError
 from kazoo.protocol.serialization import (
     Auth,
     CloseInstance,
@@ -344,10 +344,14 @@ class ZooKeeperConnection:
         value = None
         is_absent = code == NoNodeError.code and asked.request.type == Exists.type
         if code and not is_absent:
-            asked.settle(None, EXCEPTIONS[code]())
+            asked.settle(None, EXCEPTIONS.get(code, ZookeeperError)())
             return
         if not code:
-            value = asked.request.deserialize(data, at)
+            try:
+                value = asked.request.deserialize(data, at)
+            except RuntimeError:  # kazoo does not know the code of one of a multi's operations
+                asked.settle(None, ZookeeperError())
+                return
         if asked.is_watched:
             present, absent, child = self._watched
             path = asked.request.path
