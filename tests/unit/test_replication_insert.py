@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from engine.errors import Code, SqlError
+from engine.keeper import Create, SetData
 from engine.replication.block_id import BlockId
 from engine.replication.commands.insert import Inserter, InsertOptions
 from engine.replication.part_header import PartHeader
@@ -287,6 +288,42 @@ def test_numbers_everywhere_miss_no_partition_that_is_added_meanwhile() -> None:
         chosen = await allocate_everywhere(replica.ctx, replica.ctx.session(), ["b", "new"])
         assert chosen.numbers == {"b": 2, "new": 0}
         assert bench.locks() == ["b/block-0000000002", "new/block-0000000000"]
+
+    run(main)
+
+
+def test_numbers_of_more_partitions_than_one_request_carries_are_taken_and_given_up() -> None:
+    partitions = [f"{number:05}" for number in range(6000)]
+
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica()
+        numbers = await allocate_everywhere(replica.ctx, replica.ctx.session(), partitions)
+        assert list(numbers.numbers) == partitions and len(bench.locks()) == len(partitions)
+        again = await allocate_everywhere(replica.ctx, replica.ctx.session())
+        assert again.numbers == dict.fromkeys(partitions, 1)
+        await asyncio.gather(numbers.release(), again.release())
+        assert not bench.locks() and not replica.ctx.block_locks.held
+
+    run(main)
+
+
+def test_a_partition_added_between_two_requests_for_numbers_has_them_asked_for_anew() -> None:
+    partitions = [f"{number:05}" for number in range(6000)]
+
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica()
+        await (await allocate_everywhere(replica.ctx, replica.ctx.session(), partitions)).release()
+        keeper = await bench.keeper()
+        asking = asyncio.create_task(allocate_everywhere(replica.ctx, replica.ctx.session()))
+        while not bench.locks():
+            await asyncio.sleep(0)
+        assert len(bench.locks()) < len(partitions)
+        added = [Create(PATHS.partition_block_numbers("new")), SetData(PATHS.block_numbers, b"")]
+        await keeper.multi(added)
+        numbers = await asking
+        assert list(numbers.numbers) == [*partitions, "new"]
+        assert set(numbers.numbers.values()) == {0, 1, 2}, "of the second request, and of a third"
+        assert len(bench.locks()) == len(numbers.held), "those of the first try are given up"
 
     run(main)
 

@@ -26,10 +26,11 @@ from 22.11 on, which older ones understand too.
 
 from __future__ import annotations
 
+import asyncio
 import enum
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -46,7 +47,8 @@ from engine.errors import (
     SqlError,
 )
 from engine.keeper.base import Check, Children, Create, CreateMode, Keeper, Op, Remove, SetData
-from engine.keeper.recipes import try_remove
+from engine.keeper.checks import MAX_REQUEST_BYTES, request_bytes
+from engine.keeper.recipes import MULTI_BATCH_SIZE, try_remove
 from engine.replication.block_id import BlockId
 from engine.replication.part_name import PartName, is_partition_id
 from engine.replication.paths import TablePaths, sequence_number
@@ -62,6 +64,8 @@ _REFUSALS = 20
 """More often than for each wanted number no partition is new and no block comes and goes: something is odd,
 such as a node in the way that is no lock."""
 _PAUSE_S = 0.1
+_MAX_ASKED_BYTES = MAX_REQUEST_BYTES // 2
+"""Of one request for numbers: the other half is for what a session adds to each path and node."""
 
 
 class Purpose(enum.Enum):
@@ -155,9 +159,18 @@ class BlockNumbers:
     async def release(self) -> None:
         """Give all up. Does nothing once the session is over, which does it too. Raises UnknownOutcome; call
         it again then."""
-        for each in self.held:
-            if not each.keeper.is_expired:
-                await each.abandon()
+        left = [each for each in self.held if not each.keeper.is_expired]
+        try:
+            while left:
+                batch = [each.abandon() for each in left[:MULTI_BATCH_SIZE]]
+                answers = await asyncio.gather(*batch, return_exceptions=True)
+                del left[:MULTI_BATCH_SIZE]
+                for answer in answers:
+                    if isinstance(answer, BaseException):
+                        raise answer
+        finally:
+            for each in left:
+                each.leave()
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +203,9 @@ async def allocate_everywhere(
 ) -> BlockNumbers:
     """A fresh number in each of `partition_ids`, made if they are new, or in every partition there is.
 
-    All at one moment: what is inserted later has larger numbers in all of them; in every partition means that
-    none was added at that moment either. Raises UnknownOutcome, and does not ask again then.
+    All at one moment, as far as one request carries them: what is inserted later has larger numbers in all of
+    them. In every partition means that none was added until the last was taken. Raises UnknownOutcome, and
+    does not ask again then.
     """
     while True:
         checks: list[Op] = []
@@ -200,13 +214,34 @@ async def allocate_everywhere(
             children = await keeper.children(ctx.paths.block_numbers)
             wanted = [Wanted(name) for name in children.names if is_partition_id(name)]
             checks = [Check(ctx.paths.block_numbers, children.stat.version)]
+        held: list[BlockNumber] = []
         try:
-            return BlockNumbers(await _ask(ctx, keeper, wanted, Purpose.OTHER, checks))
+            for some in _for_one_request(ctx.paths, wanted):
+                held += await _ask(ctx, keeper, some, Purpose.OTHER, checks)
+            return BlockNumbers(tuple(held))
         except MultiFailed as failed:
+            await BlockNumbers(tuple(held)).release()
             if isinstance(failed.error, NoNode):
                 await _add_partitions(keeper, ctx.paths, {want.partition_id for want in wanted})
             elif not isinstance(failed.error, BadVersion):
                 raise
+        except BaseException:  # also a cancellation: nobody would give up what was taken before
+            for number in held:
+                number.leave()
+            raise
+
+
+def _for_one_request(paths: TablePaths, wanted: Sequence[Wanted]) -> Iterator[Sequence[Wanted]]:
+    """As many at once as one request to Keeper carries."""
+    some: list[Wanted] = []
+    size = 0
+    for want in wanted:
+        size += request_bytes(_lock(paths, want.partition_id, Purpose.OTHER))
+        if some and size > _MAX_ASKED_BYTES:
+            yield some
+            some, size = [], 0
+        some.append(want)
+    yield some
 
 
 async def allocate_all(
@@ -247,11 +282,19 @@ async def allocate_all(
         return [found[index] for index in range(len(wanted))]
 
 
+def _lock(paths: TablePaths, partition_id: str, purpose: Purpose) -> Create:
+    holder = paths.insert_lock_holder if purpose is Purpose.INSERT else paths.other_lock_holder
+    return Create(
+        paths.block_number_prefix(partition_id),
+        holder.encode("utf-8", "surrogateescape"),
+        CreateMode.EPHEMERAL_SEQUENTIAL,
+    )
+
+
 async def _ask(
     ctx: ReplicaContext, keeper: Keeper, wanted: Sequence[Wanted], purpose: Purpose, checks: Sequence[Op]
 ) -> tuple[BlockNumber, ...]:
     paths, locks = ctx.paths, ctx.block_locks
-    holder = paths.insert_lock_holder if purpose is Purpose.INSERT else paths.other_lock_holder
     ops: list[Op] = list(checks)
     at: list[int] = []
     for want in wanted:
@@ -259,8 +302,7 @@ async def _ask(
             node = paths.block(want.block_id)
             ops += [Create(node), Remove(node)]
         at.append(len(ops))
-        prefix = paths.block_number_prefix(want.partition_id)
-        ops.append(Create(prefix, holder.encode("utf-8", "surrogateescape"), CreateMode.EPHEMERAL_SEQUENTIAL))
+        ops.append(_lock(paths, want.partition_id, purpose))
     partitions = sorted({want.partition_id for want in wanted})
     locks.asking.update(partitions)
     try:
