@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from engine.replication.log_actions import AttachPart
+from engine.replication.log_actions import AttachPart, GetPart
 from engine.testing.keeper_history import Created, Removed, Transaction
 from engine.testing.replication_history import History, LostReplica
 from engine.testing.replication_model import TableModel
@@ -56,15 +56,20 @@ def check_restored(history: History, epoch: Epoch, model: TableModel) -> Iterato
     if epoch.history.lost or not epoch.history.final:
         return  # it was interrupted
     restored: Counter[Row] = Counter()
+    repeated: Counter[Row] = Counter()
     for logged in model.log:
         match logged.entry.action:
-            case AttachPart(part, _) if (
-                logged.entry.block_id and logged.entry.source_replica == epoch.founder
-            ):
-                restored.update(model.blocks[part.partition_id, part.min_block].rows)
+            case AttachPart(part, _) | GetPart(part) if logged.entry.block_id:
+                rows = model.blocks[part.partition_id, part.min_block].rows
+                is_founders = (
+                    isinstance(logged.entry.action, AttachPart)
+                    and logged.entry.source_replica == epoch.founder
+                )
+                (restored if is_founders else repeated).update(rows)
             case _:
                 pass
-    missing = before[-1].rows - restored
+    # What a user had inserted again before it came to it was not put in a second time.
+    missing = before[-1].rows - restored - repeated
     extra = restored - before[-1].rows - before[-1].staged
     if missing or extra:
         yield Violation(
