@@ -15,10 +15,13 @@ from engine.ddl.intents import Intent
 from engine.ddl.outcome import HostState
 from engine.ddl.status import ExecutionStatus
 from engine.errors import Code, SqlError, Unavailable
+from engine.keeper.base import OPEN_ACL, Acl
 from engine.names import TableName, entry_name
 from engine.testing.ddl_process import ModelIntentStore
-from tests.unit.ddl_support import Bench, host, listen, run, status_on
+from tests.unit.ddl_support import PATHS, Bench, host, listen, run, status_on
 
+READ = 1
+"""Of the permissions that ZooKeeper knows."""
 CREATE = "CREATE TABLE d.t ON CLUSTER c (a Int8) ENGINE = MergeTree"
 REPLICATED = "CREATE TABLE d.t ON CLUSTER c (a Int8) ENGINE = ReplicatedMergeTree"
 ADD = "ALTER TABLE d.t ON CLUSTER c ADD COLUMN b Int8"
@@ -73,6 +76,25 @@ def test_these_errors_are_tried_again_and_never_reported(code: int) -> None:
         status = await bench.ddl(CREATE)
         assert (status.hosts[0].state, status.hosts[0].code) == (HostState.DONE, 0)
         assert (tries, len(bench.databases["a"].effects)) == (3, 1)
+
+    run(main, "a")
+
+
+def test_a_queue_that_keeper_refuses_is_asked_for_every_few_seconds(caplog: pytest.LogCaptureFixture) -> None:
+    """A statement's own part of the queue belongs to somebody else for two minutes."""
+
+    async def main(bench: Bench) -> None:
+        keeper = await bench.keeper()
+        submission = await bench.submit(CREATE)
+        active = PATHS.entry(f"{submission.entry}/active")
+        await keeper.set_acl(active, (Acl(READ, "world", "anyone"),))
+        bench.start("a")
+        await bench.env.sleep(120)
+        refusals = [each for each in caplog.messages if each.startswith("ddl.worker_starts_over")]
+        assert 20 < len(refusals) < 60
+        bench.server.tree.nodes[active].acl = OPEN_ACL
+        await bench.env.sleep(10)
+        assert await status_on(bench, submission.entry, "a") == ExecutionStatus()
 
     run(main, "a")
 

@@ -11,10 +11,10 @@ import pytest
 
 from engine.config.model import ZooKeeper
 from engine.env import SystemEnv
-from engine.errors import ConnectionLoss
+from engine.errors import BadArguments, ConnectionLoss
 from engine.keeper import Create, Keeper, SetData, zookeeper
 
-UNKNOWN, THROTTLED = -10, -127
+UNKNOWN, THROTTLED, QUOTA = -10, -127, -125
 """ClickHouse Keeper and ZooKeeper have codes that the other lacks."""
 GREETING = struct.pack(">iiqi16s?", 0, 10_000, 0x17, 16, b"p" * 16, False)
 STAT = bytes(68)
@@ -67,3 +67,9 @@ async def test_so_does_a_transaction_of_which_an_operation_ended_with_it() -> No
         first, second = await asyncio.gather(writes, keeper.exists("/b"), return_exceptions=True)
         assert isinstance(first, ConnectionLoss)
         assert not isinstance(second, BaseException), "its neighbour has its answer"
+
+
+async def test_a_quota_that_is_used_up_is_named() -> None:
+    async with session_with((QUOTA, b"")) as keeper:
+        with pytest.raises(BadArguments, match="a quota of ZooKeeper's"):
+            await keeper.exists("/a")
