@@ -44,6 +44,7 @@ class HostsAnswer:
     ) -> None:
         """`columns`: names and types of the rows' values; None waits as well, and shows no row."""
         self.format = format
+        self.native_revision = 0
         self._asked = asked
         self._rows = rows
         self._columns = columns

@@ -287,7 +287,11 @@ class StatementRouter:
                 return
             if is_select:
                 async with session.stream(
-                    sql, format=asked.format, params=asked.params, scope=asked.scope
+                    sql,
+                    format=asked.format,
+                    params=asked.params,
+                    scope=asked.scope,
+                    native_revision=asked.native_revision,
                 ) as stream:
                     yield stream
                 return

@@ -28,7 +28,8 @@ class Asked:
     `has_one_row`: the answer is known to be that small, so that it needs no stream. `takes_settings`: behind
     `sql` a clause SETTINGS may be put. `early`: what of it others may be asked before chDB begins.
     `behind_insert` is called on the thread on which chDB has taken rows of a stream; it raises nothing.
-    `wait`: of a statement ON CLUSTER, by which KILL QUERY ends it. `reads_key` is to stand in what chDB gets
+    `wait`: of a statement ON CLUSTER, by which KILL QUERY ends it. `native_revision`: of the protocol that
+    the client reads blocks in Native by; 0 as they are. `reads_key` is to stand in what chDB gets
     for `READS_PLACE` (`with_key`): until then the text is one that may have been looked at before.
     """
 
@@ -50,6 +51,7 @@ class Asked:
     behind_insert: Callable[[], None] | None = None
     wait: Wait | None = None
     reads_key: str = ""
+    native_revision: int = 0
 
     def with_key(self, sql: str) -> str:
         """A text of this request as chDB gets it."""
@@ -125,10 +127,14 @@ class Wait(Protocol):
 
 
 class Answer(Protocol):
-    """A result: read until empty, then `finish`, which raises what went wrong."""
+    """A result: read until empty, then `finish`, which raises what went wrong. `native_revision`: blocks in
+    Native are of it."""
 
     @property
     def format(self) -> str: ...
+
+    @property
+    def native_revision(self) -> int: ...
 
     async def read(self) -> bytes: ...
 
@@ -138,8 +144,9 @@ class Answer(Protocol):
 class WholeAnswer:
     """A result that is there."""
 
-    def __init__(self, result: QueryResult, *, format: str) -> None:
+    def __init__(self, result: QueryResult, *, format: str, native_revision: int = 0) -> None:
         self.format = format
+        self.native_revision = native_revision
         self._result = result
         self._rest = result.data
 

@@ -26,10 +26,11 @@ from engine.storage.awaited_values import register
 from engine.storage.chdb_module import load_chdb
 from engine.storage.chdb_session import ChdbSession
 from engine.storage.disk_reserve import DiskReserve
-from engine.storage.errors import sql_error
+from engine.storage.errors import sql_error, translated
 from engine.storage.idle_connections import IdleConnections
 from engine.storage.job import Job
 from engine.storage.layout import LOCAL_DATABASE, ChdbSettings, prepare
+from engine.storage.native_blocks import of_revision
 from engine.storage.orphans import set_orphans_aside
 from engine.storage.scope import QueryResult, Scope
 from engine.storage.statement_text import sendable
@@ -204,6 +205,18 @@ class ChdbPool:
             return bool(self._anchor.classify_query(sendable(sql))["statement_count"] == 1)
 
         return await self.control(classify)
+
+    async def native_of_revision(self, data: bytes, revision: int) -> bytes:
+        """Blocks in Native as that revision of the protocol has them. Raises SqlError."""
+
+        def revise() -> bytes:
+            connection = self.connect()
+            try:
+                return of_revision(connection, data, revision)
+            finally:
+                connection.close()
+
+        return await self.start(lambda: translated(revise)).result()
 
     async def kill(self, query_id: str) -> None:
         """Ask every statement that runs under `query_id` to stop; it ends with QUERY_WAS_CANCELLED 394."""

@@ -21,6 +21,7 @@ from engine.storage.feeding import feed
 from engine.storage.insert_rows import FEW_BYTES, in_memory, in_pieces, insert_file
 from engine.storage.insert_text import cut_insert
 from engine.storage.job import Job
+from engine.storage.native_blocks import FORMAT, NativeBlocks, described_columns, of_revision
 from engine.storage.native_rows import beginning_with_rows
 from engine.storage.pipe import open_pipe
 from engine.storage.result_stream import ResultStream
@@ -130,16 +131,19 @@ class ChdbSession:
         format: str = "TabSeparated",
         params: Mapping[str, str] = _NONE,
         scope: Scope = PLAIN,
+        native_revision: int = 0,
     ) -> AsyncIterator[ResultStream]:
         """Run a SELECT and read its result as it is made. Leaving the block early cancels the statement.
 
-        It is harmless, as `query` says. Raises SqlError for a text with INTO OUTFILE; whatever fails later is
-        raised by `ResultStream.finish`.
+        It is harmless, as `query` says. A result in Native is one of `native_revision`. Raises SqlError for a
+        text with INTO OUTFILE; whatever fails later is raised by `ResultStream.finish`.
         """
         reader, writer = open_pipe()
 
         def run(connection: Any, clause: str) -> QueryResult:
             try:
+                if blocks is not None:
+                    blocks.expect(described_columns(connection, select.described + clause, params))
                 return _result(connection.query(sendable(select.sql + clause), params=dict(params)))
             except (RuntimeError, UnicodeDecodeError):
                 if connection.classify_query(sendable(select.sql))["statement_count"] == 1:
@@ -147,7 +151,11 @@ class ChdbSession:
             # The text is wrong, or output clauses cannot be added to it: as it stands it says where it is
             # wrong, or gives a result that is small.
             result = connection.query(sendable(sql), format, params=dict(params))
-            writer.write(result.bytes())
+            written = result.bytes()
+            if blocks is not None:
+                blocks.is_done = True
+                written = of_revision(connection, written, native_revision)
+            writer.write(written)
             return _result(result)
 
         def work() -> QueryResult:
@@ -160,11 +168,14 @@ class ChdbSession:
                 writer.close()
 
         try:
-            select = select_into(sql, writer.path, default_format=format)
+            native_as = FORMAT if native_revision else "Native"
+            select = select_into(sql, writer.path, default_format=format, native_as=native_as)
+            is_revised = native_revision and select.format.lower() == "native"
+            blocks = NativeBlocks(native_revision) if is_revised else None
             async with self._lock:
                 job = self._start(work)
                 try:
-                    yield ResultStream(select.format, reader, job)
+                    yield ResultStream(select.format, reader, job, blocks=blocks)
                 finally:
                     if not job.is_over:
                         self._give_up(job, scope.query_id)

@@ -26,16 +26,18 @@ def sendable(sql: str) -> str | bytes:
 
 @dataclass(frozen=True, slots=True)
 class SelectText:
-    """A SELECT that writes to a file, and the format it writes. `takes_settings`: behind it a clause SETTINGS
-    may be put."""
+    """A SELECT that writes to a file, and the format it was asked for. `takes_settings`: behind it a clause
+    SETTINGS may be put. `described` asks for the names and types of its columns."""
 
     sql: str
     format: str
     takes_settings: bool
+    described: str
 
 
-def select_into(sql: str, file: str, *, default_format: str) -> SelectText:
-    """Make `sql` write its result to `file`, which exists; `FORMAT x` of the text wins over the default.
+def select_into(sql: str, file: str, *, default_format: str, native_as: str = "Native") -> SelectText:
+    """Make `sql` write its result to `file`, which exists; `FORMAT x` of the text wins over the default, and
+    what is asked for in Native is written in the format `native_as`.
 
     Raises SqlError 358 where the text has INTO OUTFILE itself, 62 as `tokenize`.
     """
@@ -60,12 +62,17 @@ def select_into(sql: str, file: str, *, default_format: str) -> SelectText:
             format_at = at
     clause = f"\nINTO OUTFILE {quote_string(file)} TRUNCATE "
     if format_at is None:
-        end = tokens[-1].end if tokens else len(sql)
-        return SelectText(f"{sql[:end]}{clause}FORMAT {default_format}", default_format, takes_settings=True)
-    start = tokens[format_at].start
-    name = tokens[format_at + 1].text.strip('`"')
-    is_last = format_at + 2 == len(tokens)
-    return SelectText(f"{sql[:start]}{clause}{sql[start : tokens[-1].end]}", name, takes_settings=is_last)
+        select, name, behind = sql[: tokens[-1].end] if tokens else sql, default_format, ""
+    else:
+        select, name = sql[: tokens[format_at].start], tokens[format_at + 1].text.strip('`"')
+        behind = sql[tokens[format_at + 1].end : tokens[-1].end]
+    written = native_as if name.lower() == "native" else name
+    return SelectText(
+        f"{select}{clause}FORMAT {written}{behind}",
+        name,
+        takes_settings=not behind,
+        described=f"DESCRIBE TABLE ({select}\n){behind}",
+    )
 
 
 def _outside_brackets(tokens: list[Token]) -> list[bool]:

@@ -32,6 +32,11 @@ def test_it_connects_and_reads_values_of_many_types(client: Client) -> None:
     assert (str(row[6]), row[7], row[8]) == ("1.50", (1, "y"), "z")
 
 
+def test_a_column_has_its_time_zone(client: Client) -> None:
+    (row,) = client.query("SELECT toDateTime(0, 'Asia/Tokyo'), toDateTime64(0, 3, 'Asia/Tokyo')").result_rows
+    assert [(value.hour, str(value.tzinfo)) for value in row] == [(9, "Asia/Tokyo")] * 2
+
+
 def test_query_parameters_of_many_types(client: Client) -> None:
     values = {"n": 5, "s": "it's \\ \n", "a": ["a'b", "c"], "d": dt.datetime(2020, 1, 2, 3, 4, 5)}
     result = client.query("SELECT {n:UInt8}, {s:String}, {a:Array(String)}, {d:DateTime}", parameters=values)

@@ -294,6 +294,31 @@ def test_clickhouses_own_blocks_both_ways(node: RunningNode) -> None:
     assert node.post(b"\xff" * 40, decompress="1").code == 39
 
 
+NATIVE_INFO = b"\1\0\2\xff\xff\xff\xff\0"
+
+
+@pytest.mark.parametrize(
+    ("sql", "block"),
+    [
+        ("SELECT toDateTime(0, 'Europe/Berlin') AS d", b"\1\1\1d\x19DateTime('Europe/Berlin')\0\0\0\0\0"),
+        ("EXISTS TABLE nosuch FORMAT Native", b"\1\1\6result\5UInt8\0\0"),
+        ("SELECT macro FROM system.macros WHERE macro = 'replica'", b"\1\1\5macro\6String\0\7replica"),
+    ],
+)
+def test_native_is_of_the_revision_that_the_client_names(node: RunningNode, sql: str, block: bytes) -> None:
+    """clickhouse-go reads nothing else."""
+    reply = node.post(sql, default_format="Native", client_protocol_version="54460")
+    assert reply.body == NATIVE_INFO + block
+    packed = node.post(sql, default_format="Native", client_protocol_version="54460", compress="1")
+    assert decompress_block(packed.body) == reply.body
+
+
+def test_a_revision_changes_neither_other_formats_nor_errors(node: RunningNode) -> None:
+    assert node.post("SELECT 1", client_protocol_version="54460").text == "1\n"
+    assert node.post("SELECT nosuch FORMAT Native", client_protocol_version="54460").code == 47
+    assert node.post("SELECT 1 FORMAT Native", client_protocol_version="new").code == 27
+
+
 def test_a_large_result_is_streamed_and_an_error_in_it_breaks_it_visibly(node: RunningNode) -> None:
     sql = FAILS_LATE
     with socket.create_connection(("127.0.0.1", node.http_port)) as connection:

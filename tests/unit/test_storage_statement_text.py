@@ -15,7 +15,7 @@ from engine.storage.statement_text import insert_with_rows, select_into
         ("SELECT 1 ; -- over", "SELECT 1<>FORMAT TSV", "TSV"),
         ("SELECT 1 -- a comment", "SELECT 1<>FORMAT TSV", "TSV"),
         ("SELECT 1 FORMAT JSON", "SELECT 1 <>FORMAT JSON", "JSON"),
-        ("SELECT 1 format `JSON`;", "SELECT 1 <>format `JSON`", "JSON"),
+        ("SELECT 1 format `JSON`;", "SELECT 1 <>FORMAT JSON", "JSON"),
         ("SELECT 1 FORMAT CSV SETTINGS a = 1", "SELECT 1 <>FORMAT CSV SETTINGS a = 1", "CSV"),
         ("SELECT 1 SETTINGS a = 1", "SELECT 1 SETTINGS a = 1<>FORMAT TSV", "TSV"),
         ("SELECT 'FORMAT JSON'", "SELECT 'FORMAT JSON'<>FORMAT TSV", "TSV"),

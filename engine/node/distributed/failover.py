@@ -264,6 +264,7 @@ class BegunAnswer:
         self, answer: Answer, held: list[bytes], result: QueryResult | None, failover: Failover
     ) -> None:
         self.format = answer.format
+        self.native_revision = answer.native_revision
         self._answer = answer
         self._held = held
         self._result = result

@@ -67,7 +67,8 @@ class HttpQuery:
     None means all of it. Who says `wait_end_of_query=0` wants nothing held back. `is_readonly`: asked with
     GET, or by the setting. `replace_wait_s`: a statement that runs under the same id is killed, and so long
     waited for. `is_for_any_origin`: pages of other hosts may read the answer (CORS). `token` names a
-    submission of ON CLUSTER. `max_query_bytes` None: what the session says.
+    submission of ON CLUSTER. `max_query_bytes` None: what the session says. `native_revision`: of the
+    protocol that the client reads Native by, 0 for none.
     """
 
     query: str = ""
@@ -86,6 +87,7 @@ class HttpQuery:
     replace_wait_s: float | None = None
     is_for_any_origin: bool = False
     token: str = ""
+    native_revision: int = 0
 
 
 def parameters_of(query_string: str) -> list[tuple[str, str]]:
@@ -151,6 +153,7 @@ def parse_query(
         is_for_any_origin=_flag(settings, "add_http_cors_header") and "Origin" in headers,
         max_query_bytes=max_query_bytes(settings),
         token=headers.get(TOKEN_HEADER) or values.get(TOKEN_SETTING, ""),
+        native_revision=_number(values.get("client_protocol_version"), 0),
     )
 
 

@@ -22,6 +22,7 @@ from engine.node.http.auth import authenticate, credentials_of
 from engine.node.http.body import QueryText, body_of, read_query
 from engine.node.http.encoding import choose_encoding
 from engine.node.http.external import ExternalTable, read_form
+from engine.node.http.native_answer import native_answer
 from engine.node.http.peer_limits import with_peer_limits
 from engine.node.http.query import (
     MAX_QUERY_BYTES,
@@ -292,6 +293,8 @@ class HttpServer:
                 asked.session.may_have_temporary_tables = True
             answer = await stack.enter_async_context(self._router.run(asked))
             audience.note_carried_out()
+            if asked.native_revision:
+                answer = await native_answer(asked, answer, self._pool)
             data = await answer.read()
             if data or parse_statement(asked.sql).is_query:  # others may have no result, and then no format
                 sender.announce(format=answer.format)
@@ -358,6 +361,7 @@ def _asked(user: User, query: HttpQuery, session: ChdbSession, sql: str) -> Aske
         is_readonly=query.is_readonly,
         is_stateless=query.session is None,
         token=query.token,
+        native_revision=query.native_revision,
     )
 
 
