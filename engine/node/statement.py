@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from engine.config.model import User
@@ -13,7 +13,7 @@ from engine.names import quote_string
 from engine.node.reads_key import READS_PLACE
 from engine.sql import StatementKind
 from engine.storage import ChdbSession, QueryResult, Scope
-from engine.storage.statement_text import LONG_TEXT, InsertText
+from engine.storage.statement_text import LONG_TEXT, MAX_QUERY_SIZE, InsertText
 
 CHANGE_NO_DEFINITION = frozenset({StatementKind.INSERT, StatementKind.SET, StatementKind.USE})
 """Statements that are no queries, and after which every name means what it meant."""
@@ -71,16 +71,23 @@ class Asked:
     def current_database(self) -> str:
         return self.database or self.session.database
 
+    def rewritten(self, sql: str) -> Asked:
+        """The request with a text that the node has made of it: how long a statement may be was seen to when
+        it came."""
+        told = {**self.session.settings, **self.settings}
+        is_usual = len(sql) <= LONG_TEXT and MAX_QUERY_SIZE not in told
+        if is_usual or not self.session.takes_settings:
+            return replace(self, sql=sql)
+        return replace(self, sql=sql, settings={**self.settings, MAX_QUERY_SIZE: "0"})
+
     async def check_syntax(self) -> None:
         """chDB's parser's word on the text, and chDB's on the settings. Raises SqlError 62, 115."""
         sql = f"SELECT formatQuerySingleLine({quote_string(self.sql)})"
-        # How long it may be was seen to when it came; the node may have written values into it since.
-        settings = {**self.settings, "max_query_size": "0"} if len(sql) > LONG_TEXT else self.settings
         try:
             await self.session.clone().query(
                 sql,
                 format="Null",
-                scope=Scope(settings=settings),
+                scope=Scope(settings=self.rewritten(sql).settings),
                 is_harmless=True,
             )
         except SqlError as error:

@@ -27,7 +27,7 @@ from engine.storage.pipe import open_pipe
 from engine.storage.result_stream import ResultStream
 from engine.storage.scope import PLAIN, QueryResult, Scope
 from engine.storage.session_connection import FIRST_SETTINGS, SessionConnection
-from engine.storage.statement_text import LONG_TEXT, select_into, sendable
+from engine.storage.statement_text import LONG_TEXT, MAX_QUERY_SIZE, select_into, sendable
 from engine.storage.threads import Threads
 from engine.storage.values_rows import without_files
 
@@ -76,6 +76,11 @@ class ChdbSession:
     def is_readonly(self) -> bool:
         """The user's profile, or a SET, allows reading only."""
         return self._local.readonly != "0" or self._local.settings.get("readonly", "0") != "0"
+
+    @property
+    def takes_settings(self) -> bool:
+        """`readonly` is not 1, which allows no statement settings of its own."""
+        return "1" not in (self._local.readonly, self._local.settings.get("readonly", "0"))
 
     @property
     def is_over(self) -> bool:
@@ -237,8 +242,8 @@ class ChdbSession:
         It takes `for_text`, which the node has written, however long that is."""
         local = self._local
         settings = {**local.settings, "readonly": local.readonly}
-        if len(for_text) > LONG_TEXT:
-            settings["max_query_size"] = "0"
+        if len(for_text) > LONG_TEXT or (for_text and MAX_QUERY_SIZE in settings):
+            settings[MAX_QUERY_SIZE] = "0"
         return ChdbSession(self._pool, database=local.database, settings=settings, one_shot=True)
 
     @asynccontextmanager

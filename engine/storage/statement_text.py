@@ -11,6 +11,7 @@ from engine.sql.tokens import Token, TokenKind, literal_value, scan, tokenize
 
 _OPEN, _CLOSE = frozenset("([{"), frozenset(")]}")
 _SPACE_BEFORE_ROWS = " \t\f"
+MAX_QUERY_SIZE = "max_query_size"
 LONG_TEXT = 1 << 16
 """Characters. More may be more bytes than chDB reads of a statement where `max_query_size` is not set."""
 

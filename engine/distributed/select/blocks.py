@@ -33,10 +33,8 @@ def with_places(text: str, count: int) -> str:
 
 def places_of_slots(cursor: Cursor, count: int) -> list[tuple[int, int]]:
     """The tokens of the slots' strings, with the slots, in their order."""
-    found = [
-        (at, number) for number in range(count) for at in clauses.places_of_table(cursor, pushing.tag(number))
-    ]
-    return sorted(found)
+    strings = clauses.strings_by_spaces(cursor)
+    return sorted((at, number) for number in range(count) for at in strings.get(pushing.SPACES + number, ()))
 
 
 def blocks_of(cursor: Cursor, places: list[tuple[int, int]]) -> list[Block]:

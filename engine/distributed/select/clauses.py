@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.distributed.select.model import names
@@ -61,23 +61,17 @@ def select_of(cursor: Cursor, at: int) -> int:
     return -1
 
 
-def place_of_table(cursor: Cursor, tail: str) -> int | None:
-    """The token of the only string that ends with exactly `tail` behind something else; None if not one."""
-    found = places_of_table(cursor, tail)
-    return found[0] if len(found) == 1 else None
+def strings_by_spaces(cursor: Cursor) -> Mapping[int, Sequence[int]]:
+    """The tokens of all strings, by the number of spaces at their end."""
+    found: dict[int, list[int]] = {}
+    for at, token in enumerate(cursor.tokens):
+        if token.kind is TokenKind.STRING:
+            found.setdefault(spaces_behind(literal_value(token)), []).append(at)
+    return found
 
 
-def places_of_table(cursor: Cursor, tail: str) -> list[int]:
-    """The tokens of all such strings: an alias stands for a whole text, wherever it is used."""
-    return [
-        at
-        for at, token in enumerate(cursor.tokens)
-        if token.kind is TokenKind.STRING and ends_with_spaces(literal_value(token), len(tail))
-    ]
-
-
-def ends_with_spaces(text: str, count: int) -> bool:
-    return len(text) - len(text.rstrip(" ")) == count
+def spaces_behind(text: str) -> int:
+    return len(text) - len(text.rstrip(" "))
 
 
 def clauses_behind(cursor: Cursor, at: int) -> list[Clause]:
@@ -145,15 +139,25 @@ def without_having(text: str) -> tuple[str, str]:
 
 
 def replaced(text: str, replacements: Sequence[tuple[Sequence[str], str]]) -> str:
-    """`text` with every run of tokens that equals one of `replacements` replaced, the first that fits."""
+    """`text` with every run of tokens that equals one of `replacements` replaced, the longest that fits."""
+    if not replacements:
+        return text
+    texts: dict[tuple[str, ...], str] = {}
+    sizes: dict[str, set[int]] = {}
+    for run, by in replacements:
+        texts.setdefault(tuple(run), by)
+        sizes.setdefault(run[0], set()).add(len(run))
+    longest_first = {first: sorted(of_first, reverse=True) for first, of_first in sizes.items()}
     cursor = Cursor(text)
     tokens = [token.text for token in cursor.tokens]
     pieces: list[str] = []
     at = copied = 0
     while at < len(tokens):
-        for wanted, by in replacements:
-            if tokens[at : at + len(wanted)] == list(wanted) and (at == 0 or tokens[at - 1] != "."):
-                pieces += (text[copied : cursor.tokens[at].start], by)
+        may_begin = at == 0 or tokens[at - 1] != "."
+        for size in longest_first.get(tokens[at], ()) if may_begin else ():
+            wanted = tuple(tokens[at : at + size])
+            if wanted in texts:
+                pieces += (text[copied : cursor.tokens[at].start], texts[wanted])
                 at += len(wanted)
                 copied = cursor.tokens[at - 1].end
                 break

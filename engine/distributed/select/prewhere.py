@@ -12,7 +12,6 @@ from engine.distributed.select import clauses, pushing
 from engine.distributed.select.query_tree import Node, QueryTree
 from engine.distributed.select.template import Slot, Template
 from engine.errors import Code, SqlError
-from engine.sql.cursor import Cursor
 
 
 def with_prewhere(template: Template, tree: QueryTree) -> Template:
@@ -39,8 +38,7 @@ def _moved(tree: QueryTree, number: int, slot: Slot) -> Slot:
 
 def _condition(tree: QueryTree, number: int, slot: Slot) -> str | None:
     nodes = pushing.nodes_of(tree, number)
-    cursor = Cursor(tree.text)
-    place = clauses.place_of_table(cursor, pushing.tag(number))
+    cursor, place = tree.cursor, pushing.place_of(tree, number)
     if len(nodes) != 1 or place is None:
         return None
     where = next((one for one in clauses.clauses_behind(cursor, place) if one.keyword == "WHERE"), None)

@@ -52,17 +52,15 @@ def tag(number: int) -> str:
     return " " * (SPACES + number)
 
 
-def nodes_of(tree: QueryTree, number: int) -> list[Node]:
+def nodes_of(tree: QueryTree, number: int) -> Sequence[Node]:
     """Where slot `number` is in the tree: more than once if a CTE is used more than once."""
-    found = []
-    for node in tree.root.walk():
-        if node.kind == "TABLE_FUNCTION" and node.fact("table_function_name") == "null":
-            for constant in node.walk():
-                value = constant.rest
-                text = value.partition("', constant_value_type")[0]
-                if constant.kind == "CONSTANT" and clauses.ends_with_spaces(text, SPACES + number):
-                    found.append(node)
-    return found
+    return tree.tables.get(SPACES + number, ())
+
+
+def place_of(tree: QueryTree, number: int) -> int | None:
+    """The token of the slot's string in the resolved text; None if that is not there once."""
+    found = tree.places.get(SPACES + number, ())
+    return found[0] if len(found) == 1 else None
 
 
 def is_resolved(node: Node) -> bool:
@@ -73,14 +71,12 @@ def is_resolved(node: Node) -> bool:
     return at is None
 
 
-def columns_of(tree: QueryTree, nodes: list[Node], slot: Slot) -> tuple[SourceColumn, ...]:
+def columns_of(tree: QueryTree, nodes: Sequence[Node], slot: Slot) -> tuple[SourceColumn, ...]:
     """The columns of the slot that the query needs; all of them if that cannot be told."""
-    ids = {str(node.id) for node in nodes}
     known = {column.name for column in slot.columns}
     needed: set[str] = set()
-    for node in tree.root.walk():
-        if node.kind == "COLUMN" and node.fact("source_id") in ids:
-            name = node.fact("column_name")
+    for node in nodes:
+        for name in tree.columns.get(str(node.id), ()):
             while name not in known:
                 name, dot, _ = name.rpartition(".")
                 if not dot:
@@ -111,8 +107,7 @@ def read_of(tree: QueryTree, slot: Slot, number: int, *, limits_rows: bool = Tru
     if len(nodes) != 1:
         return plain
     found = _query_of(nodes[0])
-    cursor = Cursor(tree.text)
-    place = clauses.place_of_table(cursor, tag(number))
+    cursor, place = tree.cursor, place_of(tree, number)
     if found is None or place is None:
         return plain
     parts = {clause.keyword: clause for clause in clauses.clauses_behind(cursor, place)}

@@ -11,8 +11,9 @@ second column to whoever reads the text again; here it is a call.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from engine.distributed.select import clauses
 from engine.distributed.select.model import names
@@ -59,12 +60,45 @@ class Node:
         return next((child for child in self.children if child.id < 0 and child.kind == title), None)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class QueryTree:
-    """`text` is the query as ClickHouse writes it after resolving every name."""
+    """`text` is the query as ClickHouse writes it after resolving every name. A statement may read hundreds
+    of tables, so what is asked for each of them is gathered once."""
 
     root: Node
     text: str
+
+    @cached_property
+    def cursor(self) -> Cursor:
+        """Of `text`; where it stands is nobody's."""
+        return Cursor(self.text)
+
+    @cached_property
+    def tables(self) -> Mapping[int, Sequence[Node]]:
+        """The calls of `null('…')`, by the number of spaces at the end of the string."""
+        found: dict[int, list[Node]] = {}
+        for node in self.root.walk():
+            if node.kind == "TABLE_FUNCTION" and node.fact("table_function_name") == "null":
+                for constant in node.walk():
+                    if constant.kind == "CONSTANT":
+                        structure = constant.rest.partition("', constant_value_type")[0]
+                        found.setdefault(clauses.spaces_behind(structure), []).append(node)
+        return found
+
+    @cached_property
+    def places(self) -> Mapping[int, Sequence[int]]:
+        """The tokens of strings in `text`, likewise. An alias stands for a whole text, wherever it is used:
+        a table may be there more than once."""
+        return clauses.strings_by_spaces(self.cursor)
+
+    @cached_property
+    def columns(self) -> Mapping[str, Sequence[str]]:
+        """The columns that the query uses, by the id of their table, each once."""
+        found: dict[str, dict[str, None]] = {}
+        for node in self.root.walk():
+            if node.kind == "COLUMN":
+                found.setdefault(node.fact("source_id"), {})[node.fact("column_name")] = None
+        return {table: list(used) for table, used in found.items()}
 
 
 def parse_query_tree(dump: str) -> QueryTree | None:

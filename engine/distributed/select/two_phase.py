@@ -132,9 +132,8 @@ def _take_apart(tree: QueryTree) -> _Pieces | None:
     names = _aggregates(tree.root)
     if names is None:
         return None
-    cursor = Cursor(tree.text)
-    place = clauses.place_of_table(cursor, pushing.tag(0))
-    if place is None or cursor.word != "SELECT":
+    cursor, place = tree.cursor, pushing.place_of(tree, 0)
+    if place is None or cursor.words[:1] != ["SELECT"]:
         return None
     alias = nodes[0].fact("alias")
     from_at = _outside(cursor, "FROM")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 
 from engine.distributed.select.plan import Analyse
 from engine.distributed.select.template import table_names
@@ -12,6 +13,7 @@ from engine.errors import SqlError
 from engine.node.asked_settings import settings_of
 from engine.node.statement import Asked
 from engine.storage import Scope
+from engine.storage.statement_text import MAX_QUERY_SIZE
 
 _MAX_DESCRIBED = 256
 """Types of states and keys are remembered by the text that they come from, unless it names a table."""
@@ -63,10 +65,12 @@ async def _answer(asked: Asked, sql: str, format_: str) -> str:
     if asked.session.may_have_temporary_tables:
         with asked.session.left_open():
             result = await asked.session.query(
-                sql, format=format_, params=asked.params, scope=scope_of(asked)
+                sql, format=format_, params=asked.params, scope=scope_of(asked.rewritten(sql))
             )
         return result.text
-    session = asked.session.clone()
+    session = asked.session.clone(for_text=sql)
+    settings = {name: value for name, value in asked.settings.items() if name != MAX_QUERY_SIZE}
+    asked = replace(asked, settings=settings)
     try:
         result = await session.query(sql, format=format_, params=asked.params, scope=scope_of(asked))
     finally:

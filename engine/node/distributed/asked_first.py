@@ -9,7 +9,7 @@ from functools import partial
 
 from engine.errors import Code, SqlError
 from engine.names import TableName
-from engine.node.asked_settings import flag, number, settings_of
+from engine.node.asked_settings import flag, settings_of
 from engine.node.distributed.failover import Failover
 from engine.node.distributed.guard import is_mutation
 from engine.node.distributed.selects import DistributedSelects
@@ -42,8 +42,6 @@ _WITH_CONDITION = frozenset(
 
 _MOST_FILTERS = 8
 """So deep may filters of tables be that filters read."""
-_MOST_BYTES = "max_query_size"
-_USUAL_BYTES = 1 << 18
 
 
 class AskedFirst:
@@ -71,7 +69,7 @@ class AskedFirst:
             sql = await with_values_in_conditions(asked.sql, partial(self._value, asked, most))
         else:
             return asked
-        return asked if sql == asked.sql else _with_text(asked, sql)
+        return asked if sql == asked.sql else asked.rewritten(sql)
 
     async def with_filters(self, asked: Asked, depth: int = 0) -> Asked:
         """The request with values in the conditions of `additional_table_filters` that the statement needs:
@@ -118,23 +116,15 @@ class AskedFirst:
             case Meaning.VALUE | Meaning.EXISTENCE:
                 sql = question_of(subquery.meaning, select)
             case Meaning.SET:
-                described = await asked.run(f"DESCRIBE ({select})", is_harmless=True)
+                describe = asked.rewritten(f"DESCRIBE ({select})")
+                described = await describe.run(describe.sql, is_harmless=True)
                 with_nulls = flag(settings_of(asked), "transform_null_in", False)
                 columns = len(described.text.splitlines())
                 sql = question_of_set(select, columns=columns, with_nulls=with_nulls)
-        asked = replace(asked, sql=sql)
+        asked = asked.rewritten(sql)
         statement = parse_statement(sql)
         failover = self._selects.failover(asked, statement)
         prepared = await self._selects.prepare(asked, statement, failover)
         async with self._turn(failover):
             text = prepared.with_key(prepared.sql)
             return literal((await prepared.run(text, is_harmless=True)).text, most=most)
-
-
-def _with_text(asked: Asked, sql: str) -> Asked:
-    """With what chDB has to be allowed to read so long a text."""
-    size = len(sql.encode("utf-8", "surrogateescape"))
-    if size <= _USUAL_BYTES:
-        return replace(asked, sql=sql)
-    given = int(number(settings_of(asked), _MOST_BYTES, 0))
-    return replace(asked, sql=sql, settings={**asked.settings, _MOST_BYTES: str(max(given, size + 1))})

@@ -38,7 +38,7 @@ def with_types(asked: Asked, types: Iterable[str]) -> Asked:
 
 def with_text(asked: Asked, sql: str, analysis: Analysis, *, takes_settings: bool) -> Asked:
     """The request with the text that chDB gets."""
-    asked = replace(_with_settings_beside(_with_sorted_sides(asked)), sql=sql)
+    asked = _with_settings_beside(_with_sorted_sides(asked)).rewritten(sql)
     asked = with_types(asked, (column.type for read in analysis.reads for column in read.result))
     is_small = analysis.has_one_row and "OUTFILE" not in sql.upper()
     return with_one_row(asked, takes_settings=takes_settings) if is_small else asked

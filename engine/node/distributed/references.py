@@ -11,7 +11,7 @@ from engine.config.model import Topology
 from engine.distributed.peers import PeerShard, peers_of_cluster
 from engine.distributed.select import Analysis, SourceColumn, SourceTable
 from engine.distributed.select.model import virtual_columns
-from engine.distributed.select.template import Reference, alias_behind, table_names
+from engine.distributed.select.template import Reference, alias_behind
 from engine.names import HostId, TableName
 from engine.node.asked_settings import flag
 from engine.node.distributed.analyst import Analyst
@@ -28,7 +28,7 @@ from engine.node.distributed.shard_reader import ShardReader
 from engine.node.distributed.table_filters import filter_of
 from engine.node.distributed.table_functions import refused_to_readers, table_functions
 from engine.node.distributed.tables import DistributedTable, DistributedTables
-from engine.node.distributed.views import is_target
+from engine.node.distributed.views import names_read
 from engine.node.merged_tables import Merge, merge_calls
 from engine.node.statement import Asked
 from engine.node.temporary_tables import is_temporary
@@ -80,9 +80,9 @@ class References:
         known = frozenset([table.name for table in await self._tables.all()])
         refs: list[Reference] = []
         names: dict[int, str] = {}
-        for ref in table_names(sql):
+        for ref in names_read(sql):
             table = await self._tables.find_for(asked, ref.name)
-            if table is None or is_target(sql, ref):
+            if table is None:
                 continue
             settings = settings_around(sql, ref.start, whole)
             reader = self.reader(asked, table, settings, depth, known, failover)
@@ -133,11 +133,7 @@ class References:
             return ()
         current = asked.current_database
         places = [(call.start, call.end, "", call.merge) for call in merge_calls(sql)]
-        found = [
-            ref
-            for ref in table_names(sql)
-            if not is_target(sql, ref) and not await is_temporary(asked, ref.name)
-        ]
+        found = [ref for ref in names_read(sql) if not await is_temporary(asked, ref.name)]
         named = [ref.name.within(current) for ref in found]
         merges = await self._merges.named(named)
         for ref, name in zip(found, named, strict=True):

@@ -31,7 +31,7 @@ from engine.distributed.select.template import (
     table_names,
 )
 from engine.errors import Code, SqlError
-from engine.names import HostId, TableName, quote_identifier, quote_string
+from engine.names import HostId, quote_identifier, quote_string
 from engine.node.asked_settings import flag, settings_of
 from engine.node.distributed.analyst import Analyst, scope_of
 from engine.node.distributed.chdb_request import (
@@ -71,7 +71,7 @@ from engine.node.distributed.subquery_values import (
 )
 from engine.node.distributed.table_functions import refused_to_readers
 from engine.node.distributed.tables import DistributedTables
-from engine.node.distributed.views import DistributedViews, is_target
+from engine.node.distributed.views import DistributedViews, names_read
 from engine.node.distributed.zones import types_of
 from engine.node.reads_key import new_reads_key
 from engine.node.replicated.local_tables import LocalTables
@@ -276,7 +276,12 @@ class DistributedSelects:
         try:
             for reader in readers:
                 reader.choose_ahead()
-            databases = {ref.start: self._name_of(asked, sql, ref) for ref in refs if ref.alias}
+            by_name = {ref.start for ref in refs if ref.alias}
+            databases = {
+                one.start: one.name.within(asked.current_database)
+                for one in table_names(sql)
+                if one.start in by_name
+            }
             template = make_template(sql, refs, databases=databases)
             if asked.session.is_readonly:
                 asked = await self._as_reader(asked, template, [names.get(ref.start, "") for ref in refs])
@@ -387,7 +392,7 @@ class DistributedSelects:
             [_without_rows(slot, table) for slot, table in zip(template.slots, tables, strict=True)]
         )
         check = "EXPLAIN QUERY TREE " + without_output_clauses(text[select_begins(text) :])
-        session = asked.session.clone()
+        session = asked.session.clone(for_text=check)
         try:
             await session.query(check, format="Null", params=asked.params, scope=scope_of(asked))
         finally:
@@ -399,16 +404,9 @@ class DistributedSelects:
         )
         return replace(asked, session=reading)
 
-    def _name_of(self, asked: Asked, sql: str, ref: Reference) -> TableName:
-        """The whole name of a reference that is a name in the text."""
-        name = next(one.name for one in table_names(sql) if one.start == ref.start)
-        return name.within(asked.current_database)
-
     async def _checked(self, asked: Asked, sql: str) -> str:
         """The text for chDB. Raises SqlError 48 if it names Distributed tables except for their types."""
-        for ref in table_names(sql):
-            if is_target(sql, ref):
-                continue
+        for ref in names_read(sql):
             table = await self._tables.find_for(asked, ref.name)
             if table is not None:
                 raise SqlError(

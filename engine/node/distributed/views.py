@@ -23,6 +23,7 @@ from engine.node.temporary_tables import is_temporary
 from engine.node.view_parameters import view_calls, with_arguments
 from engine.sql.cursor import Cursor, NameRef
 from engine.sql.edit import Edit, apply_edits
+from engine.sql.sources import read_tables
 
 OF_CHDB = frozenset({"system", "information_schema", "INFORMATION_SCHEMA"})
 """Databases in which nobody makes tables: what is made there is gone with the process."""
@@ -74,7 +75,7 @@ class DistributedViews:
         """The text with every view that reads a Distributed table replaced by its SELECT. Raises SqlError."""
         sql = asked.sql
         for _ in range(_MAX_VIEWS):
-            refs = [ref for ref in table_names(sql) if not is_target(sql, ref)]
+            refs = names_read(sql)
             others = [
                 (ref, ref.name.within(asked.current_database))
                 for ref in refs
@@ -192,9 +193,14 @@ class DistributedViews:
         return False
 
 
-def is_target(sql: str, ref: NameRef) -> bool:
-    """INSERT INTO t, CREATE TABLE t: it is written."""
+def names_read(sql: str) -> list[NameRef]:
+    """Every name of a table that the statement reads, without those that it writes: INSERT INTO t, CREATE
+    TABLE t."""
     cursor = Cursor(sql)
+    return [ref for ref in read_tables(cursor, 0) if not _is_target(cursor, ref)]
+
+
+def _is_target(cursor: Cursor, ref: NameRef) -> bool:
     at = cursor.at_offset(ref.start)
     return at > 0 and cursor.words[at - 1] in ("INTO", "TABLE")
 
