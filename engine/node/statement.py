@@ -18,6 +18,9 @@ from engine.storage.statement_text import LONG_TEXT, MAX_QUERY_SIZE, InsertText
 CHANGE_NO_DEFINITION = frozenset({StatementKind.INSERT, StatementKind.SET, StatementKind.USE})
 """Statements that are no queries, and after which every name means what it meant."""
 
+_OF_LONG = {"max_ast_elements": "1000000000", "max_expanded_ast_elements": "1000000000"}
+"""What else bounds a text, by its 50,000 or 500,000 parts; 0 would be none."""
+
 
 @dataclass(frozen=True, slots=True)
 class Asked:
@@ -78,7 +81,8 @@ class Asked:
         is_usual = len(sql) <= LONG_TEXT and MAX_QUERY_SIZE not in told
         if is_usual or not self.session.takes_settings:
             return replace(self, sql=sql)
-        return replace(self, sql=sql, settings={**self.settings, MAX_QUERY_SIZE: "0"})
+        of_long = {name: most for name, most in _OF_LONG.items() if name not in told}
+        return replace(self, sql=sql, settings={**of_long, **self.settings, MAX_QUERY_SIZE: "0"})
 
     async def check_syntax(self) -> None:
         """chDB's parser's word on the text, and chDB's on the settings. Raises SqlError 62, 115."""

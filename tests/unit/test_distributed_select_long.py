@@ -38,6 +38,31 @@ def test_how_often_the_analysis_is_gone_through_does_not_grow_with_the_tables(
     assert by_tables[160] < 9 * by_tables[20]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("sql", "named"),
+    [
+        ("SELECT id, price FROM events WHERE city = 'Rome' ORDER BY id", False),
+        (
+            "SELECT * FROM (SELECT id AS name FROM events UNION ALL SELECT max(id) FROM people) ORDER BY 1",
+            False,
+        ),
+        (
+            "SELECT id FROM people AS p WHERE id > (SELECT avg(id) FROM events WHERE id < p.id) ORDER BY 1",
+            False,
+        ),
+        ("SELECT * EXCEPT STRICT (tags, props) FROM events ORDER BY id LIMIT 3", True),
+        ("SELECT e.id, p.name FROM events AS e JOIN people AS p ON e.id = p.id ORDER BY ALL", True),
+    ],
+)
+def test_columns_that_a_query_does_not_read_are_named_where_names_depend_on_them(
+    bench: Bench, sql: str, named: bool
+) -> None:
+    text, _ = bench.distributed(sql)
+    assert ("defaultValueOfTypeName" in text) is named, text
+    assert bench.ask(text) == bench.ask(sql)
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

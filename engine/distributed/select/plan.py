@@ -49,8 +49,9 @@ class Plan:
 class Analysis:
     """What is known of a statement before anybody says where its shards are.
 
-    `text` has a place for every Distributed table, with `columns` there. `choices` are the reads for each
-    place, the best first; `phases` is the statement put together from states, which is better still.
+    `text` has a place for every Distributed table, with `columns` there, whatever is read. `choices` are the
+    reads for each place, the best first; `phases` is the statement put together from states, which is better
+    still.
     """
 
     text: str
@@ -112,6 +113,11 @@ async def analyse_select(
         phases = await _in_two_phases(template, begin, tree, describe, null_for_empty=null_for_empty)
     choices = tuple(
         (pushing.read_of(tree, slot, number, limits_rows=limits_rows), plain[number])
+        for number, slot in enumerate(template.slots)
+    )
+    is_strict = "STRICT" in Cursor(template.text).words  # * EXCEPT STRICT (a) wants a column a
+    columns = tuple(
+        slot.columns if is_strict or pushing.names_all_columns(tree, number) else ()
         for number, slot in enumerate(template.slots)
     )
     repeatable = is_repeatable(template.text, tree, places=len(template.slots))

@@ -96,6 +96,15 @@ def plain_read(slot: Slot, columns: tuple[SourceColumn, ...]) -> RemoteSelect:
     )
 
 
+def names_all_columns(tree: QueryTree, number: int) -> bool:
+    """Whether a query may depend on columns of the slot that it does not read: in a join others have their
+    names by them."""
+    return not all(
+        is_resolved(node) and (found := _query_of(node)) is not None and found.is_alone
+        for node in nodes_of(tree, number)
+    )
+
+
 def read_of(tree: QueryTree, slot: Slot, number: int, *, limits_rows: bool = True) -> RemoteSelect:
     """The most that a shard can do for this slot. Without `limits_rows` it sends also rows behind a LIMIT, so
     that they can be counted."""
