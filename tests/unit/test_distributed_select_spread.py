@@ -300,8 +300,15 @@ def test_windows_and_expressions_of_groups_are_for_all_shards(world: World) -> N
     assert lines == rows(world.bench.ask(expected))[2:]
 
 
-def test_rows_are_merged_as_ever_where_there_are_no_groups(world: World) -> None:
-    sql = "SELECT DISTINCT city FROM events ORDER BY city LIMIT 3"
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT DISTINCT city FROM events ORDER BY city LIMIT 3",
+        "SELECT id FROM events AS e WHERE EXISTS (SELECT 1 FROM people WHERE id = e.id) ORDER BY id",
+        "SELECT e.id FROM events AS e GLOBAL JOIN one.extra AS x ON e.id = x.id ORDER BY id",
+    ],
+)
+def test_rows_are_merged_as_ever_where_there_are_no_groups(world: World, sql: str) -> None:
     for value in ("0", "2"):
         assert world.ask(sql, settings={"distributed_group_by_no_merge": value}) == world.bench.ask(sql)
 

@@ -140,7 +140,6 @@ class _Cut:
         is_grouped = query is not None and (
             query.section("GROUP BY") is not None or _called(query, "aggregate")
         )
-        self._check_global()
         match self.spread.merging:
             case Merging.NONE:
                 return await self._whole(describe)
@@ -321,6 +320,7 @@ class _Cut:
     def _on_shard(self, text: str) -> str:
         """A part of the block for the shards: places of tables instead of `null('…')`, FINAL and SAMPLE
         again, and what columns are that a shard has not."""
+        self._check_global()
         cursor, template = self.cursor, self.template
         replacements = []
         for at, number in self.places:

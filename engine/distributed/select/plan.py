@@ -105,7 +105,9 @@ async def analyse_select(
     if spread is not USUAL:
         if tree is None:
             await _check(template, begin, describe)
-        return await _spread(template, begin, tree, describe, spread)
+        analysis = await _spread(template, begin, tree, describe, spread)
+        if analysis is not None:
+            return analysis
     if tree is None:
         return Analysis(template.text, columns, tuple((read,) for read in plain), is_understood=False)
     phases = None
@@ -127,8 +129,12 @@ async def analyse_select(
 
 async def _spread(
     template: Template, begin: int, tree: QueryTree | None, describe: Describe, spread: Spread
-) -> Analysis:
+) -> Analysis | None:
+    """None where nothing is left to the shards that they do not do anyway: the user's own text is better than
+    ClickHouse's resolved one, which not even ClickHouse reads everywhere."""
     text, reads = await on_shards(template, tree, spread, describe)
+    if not reads:
+        return None
     texts = [text, *(read.of_each.select for read in reads.values() if read.of_each)]
     rest = _rest(template.text[begin:])
     columns: list[tuple[SourceColumn, ...]] = []
