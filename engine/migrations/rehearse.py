@@ -6,7 +6,8 @@ For each migration, on a database that has the ones before it:
    twice is `not repeatable`, which is told and is no failure, because no host is sent a statement twice:
    up ends there, and what it has made or removed until then is put back;
    Where `allow=not-repeatable` stands, up is not repeated;
-3. down must succeed and bring back the definitions that were there before;
+3. down must succeed and bring back the definitions that were there before, unless
+   `allow=down-incomplete` stands in its file;
 4. up once more, for the next migration.
 At the end everything goes down, to the empty database. An empty down file is no way back, as a missing one.
 
@@ -20,6 +21,7 @@ of it.
 
 from __future__ import annotations
 
+import difflib
 import enum
 import logging
 import re
@@ -64,6 +66,10 @@ _NOT_HERE = frozenset(
 )
 _PRIMARY_KEY_SAID = re.compile(r" PRIMARY KEY (.+) ORDER BY \1(?= |$)")
 """As it is when a key was longer for a while; it says nothing."""
+_PIECES = re.compile(
+    r", | (?=\(`)| (?=(?:ENGINE|PARTITION BY|PRIMARY KEY|ORDER BY|TTL|SETTINGS|AS|FROM|WHERE|GROUP BY) )"
+)
+"""Between two columns or clauses of a definition."""
 _MISSING = frozenset({Code.UNKNOWN_TABLE, Code.UNKNOWN_DATABASE})
 
 
@@ -150,9 +156,8 @@ class Difference:
             return f"after {self.version} {self.phase}: {self.name} is gone"
         if self.expected is None:
             return f"after {self.version} {self.phase}: {self.name} is left over"
-        return (
-            f"after {self.version} {self.phase}: {self.name} is\n  {self.found}\nand not\n  {self.expected}"
-        )
+        lines = [f"after {self.version} {self.phase}: {self.name} differs (- as it has to be, + as it is)"]
+        return "\n".join(lines + _changes(self.expected, self.found))
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -162,6 +167,16 @@ class Difference:
             "expected": self.expected,
             "found": self.found,
         }
+
+
+def _changes(expected: str, found: str) -> list[str]:
+    """What differs between two definitions, which may have hundreds of columns: a line for each piece."""
+    left, right = _PIECES.split(expected), _PIECES.split(found)
+    lines = []
+    for tag, i1, i2, j1, j2 in difflib.SequenceMatcher(None, left, right, autojunk=False).get_opcodes():
+        if tag != "equal":
+            lines += [f"  - {piece}" for piece in left[i1:i2]] + [f"  + {piece}" for piece in right[j1:j2]]
+    return lines
 
 
 class Named(NamedTuple):
@@ -263,7 +278,7 @@ async def _perform(stage: _Stage, chosen: Sequence[Migration]) -> None:
             await stage.compare(migration, Phase.UP_AGAIN, expected=after)
         if not _can_go_down(migration):
             continue
-        if await stage.play(migration, Phase.DOWN):
+        if await stage.play(migration, Phase.DOWN) and _has_to_bring_back(migration):
             await stage.compare(migration, Phase.DOWN, expected=before)
         if not await stage.play(migration, Phase.UP_FOR_THE_NEXT):
             break
@@ -271,13 +286,17 @@ async def _perform(stage: _Stage, chosen: Sequence[Migration]) -> None:
     if complete and not any(s.state is RehearsalState.FAILED for s in stage.played):
         for migration in reversed(performed):
             await stage.play(migration, Phase.DOWN_AT_THE_END)
-        if performed:
+        if performed and all(map(_has_to_bring_back, performed)):
             await stage.compare(performed[0], Phase.DOWN_AT_THE_END, expected=empty)
 
 
 def _may_be_repeated(migration: Migration) -> bool:
     assert migration.up is not None
     return all(s.options.allows("not-repeatable") is None for s in migration.up.statements)
+
+
+def _has_to_bring_back(migration: Migration) -> bool:
+    return migration.down is None or migration.down.options.allows("down-incomplete") is None
 
 
 def _can_go_down(migration: Migration) -> bool:

@@ -239,7 +239,26 @@ async def test_a_down_that_does_not_bring_back_what_was_there_is_found(tmp_path:
     )
     (difference,) = result.differences
     assert (difference.version, difference.phase, difference.name) == (2, Phase.DOWN, "table d.a")
-    assert "`z` Int8" in str(difference)
+    assert str(difference).splitlines()[1:] == [
+        "  - (`x` Int8)",
+        "  + (`x` Int8",
+        "  + `z` Int8)",
+    ]
+
+
+@pytest.mark.slow
+async def test_a_down_need_not_bring_back_all_where_its_file_says_why(tmp_path: Path) -> None:
+    result = await of(
+        tmp_path,
+        {
+            "1_a.up.sql": "CREATE TABLE IF NOT EXISTS d.a (x Int8, y Int8) ENGINE = MergeTree ORDER BY x",
+            "1_a.down.sql": '-- oncluster: allow=down-incomplete reason="kept"\nDROP TABLE IF EXISTS d.other',
+            "2_b.up.sql": "ALTER TABLE d.a DROP COLUMN IF EXISTS y",
+            "2_b.down.sql": '-- oncluster: allow=down-incomplete reason="y is gone"\n'
+            "ALTER TABLE d.a MODIFY COLUMN x Int8",
+        },
+    )
+    assert result.is_ok, (result.failures, result.differences)
 
 
 @pytest.mark.slow
