@@ -64,11 +64,10 @@ class HttpQuery:
     """Everything of a request but its body and its credentials.
 
     `buffer_bytes`: how much of the result is held back, so that an error among it still gets its own status;
-    None means all of it. Who says `wait_end_of_query=0` wants nothing held back. `is_readonly`: asked with
-    GET, or by the setting. `replace_wait_s`: a statement that runs under the same id is killed, and so long
-    waited for. `is_for_any_origin`: pages of other hosts may read the answer (CORS). `token` names a
-    submission of ON CLUSTER. `max_query_bytes` None: what the session says. `native_revision`: of the
-    protocol that the client reads Native by, 0 for none.
+    None means all of it. `is_readonly`: asked with GET, or by the setting. `replace_wait_s`: a statement that
+    runs under the same id is killed, and so long waited for. `is_for_any_origin`: pages of other hosts may
+    read the answer (CORS). `token` names a submission of ON CLUSTER. `max_query_bytes` None: what the session
+    says. `native_revision`: of the protocol that the client reads Native by, 0 for none.
     """
 
     query: str = ""
@@ -131,7 +130,6 @@ def parse_query(
     replace_wait_ms = _number(settings.pop("replace_running_query_max_wait_ms", None), 5000)
     waits = _is_on(values, "wait_end_of_query") or _flag(settings, "http_wait_end_of_query")
     buffer_text = settings.get("http_response_buffer_size") or values.get("buffer_size")
-    held_back = 0 if "wait_end_of_query" in values else DEFAULT_BUFFER_BYTES
     of_reads = query_id_of("" if "session_id" in values else values.get("session_timeout", ""), new_query_id)
     query_id = values.get("query_id") or headers.get("X-ClickHouse-Query-Id") or of_reads
     return HttpQuery(
@@ -148,7 +146,7 @@ def parse_query(
         compresses_blocks=_is_on(values, "compress"),
         decompresses_blocks=_is_on(values, "decompress"),
         compresses_http=_flag(settings, "enable_http_compression", default=True),
-        buffer_bytes=None if waits else _number(buffer_text, held_back),
+        buffer_bytes=None if waits else _number(buffer_text, DEFAULT_BUFFER_BYTES),
         replace_wait_s=replace_wait_ms / 1000 if _flag(settings, "replace_running_query") else None,
         is_for_any_origin=_flag(settings, "add_http_cors_header") and "Origin" in headers,
         max_query_bytes=max_query_bytes(settings),
