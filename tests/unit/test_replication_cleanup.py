@@ -11,8 +11,9 @@ from engine.errors import Code, SqlError
 from engine.keeper.base import CreateMode, Keeper, Stat
 from engine.keeper.session import RequestKind
 from engine.replication.commands.insert import Inserter, InsertOptions
+from engine.replication.mutation_entry import MutationEntry
 from engine.replication.part_name import PartName
-from engine.replication.replica import cleanup
+from engine.replication.replica import cleanup, log_puller
 from engine.replication.replica.cleanup import Cleanup, next_delay_s
 from engine.replication.replica.cleanup_blocks import BlockCleanup, forget_blocks, removals_of_blocks
 from engine.replication.replica.cleanup_log import clean_log
@@ -358,6 +359,25 @@ def test_mutations_that_all_replicas_have_done_go_but_for_the_last_few() -> None
         before_multi(one.ctx.session(), lambda: bench.replica("r3"))
         await keeper.set(two.ctx.me.mutation_pointer, b"0000000005")
         assert await clean_mutations(one.ctx) == 0, "a replica was added"
+
+    run(main)
+
+
+def test_whoever_sees_a_mutation_first_tells_all() -> None:
+    """The watch on `mutations/` told them only of what nobody had seen before it."""
+
+    async def main(bench: Bench) -> None:
+        ctx = (await bench.replica("r1")).ctx
+        ctx.merge_wanted.set()
+        await ctx.merge_wanted.wait()
+        news = ctx.mutation_news.upcoming()
+        entry = MutationEntry("2026-01-01 00:00:00", "r1", (("all", 7),), "DELETE WHERE k = 1")
+        await (await bench.keeper()).create(PATHS.mutation(0), entry.to_bytes())
+        await log_puller.pull(ctx)
+        async with asyncio.timeout(1):
+            await news.wait()
+            await ctx.merge_wanted.wait()
+        assert list(ctx.queue.mutations) == [0]
 
     run(main)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -107,8 +109,31 @@ def test_parts_on_two_sides_of_a_mutation_are_not_merged() -> None:
     mutated = predicate("all_0_0_0_2", "all_1_1_0", "all_3_3_0")
     mutated.queue.set_mutations({0: MutationEntry("", "r1", (("all", 2),), "DELETE WHERE 1")})
     assert "mutation versions" in mutated.why_not_together(P("all_0_0_0_2"), P("all_1_1_0"))
-    assert mutated.mutation_version(P("all_1_1_0")) == 0
-    assert mutated.mutation_version(P("all_0_0_0_2")) == mutated.mutation_version(P("all_3_3_0")) == 2
+    assert mutated.queue.mutation_version(P("all_1_1_0")) == 0
+    assert (
+        mutated.queue.mutation_version(P("all_0_0_0_2"))
+        == mutated.queue.mutation_version(P("all_3_3_0"))
+        == 2
+    )
+
+
+def test_old_mutations_of_many_partitions_cost_nothing_while_merges_are_looked_for() -> None:
+    """The last hundred are kept: each look took seconds, in which the node answered nobody."""
+    partitions = [f"p{number:04}" for number in range(1000)]
+    parts = [f"{each}_{block}_{block}_0_900" for each in partitions for block in range(3)]
+    there = predicate(*parts)
+    mutations = {
+        number: MutationEntry("", "r1", tuple((each, 100 + number) for each in partitions), "DELETE WHERE 1")
+        for number in range(100)
+    }
+    there.queue.set_mutations(mutations)
+    begin_s = time.process_time()
+    for _ in range(20):
+        there.queue.set_mutations(mutations)  # with each pull
+    reasons = {there.why_not_together(left, right) for left, right in itertools.pairwise(map(P, parts))}
+    assert there.queue.parts_to_do(99) == []
+    assert time.process_time() - begin_s < 1.0
+    assert "" in reasons
 
 
 def test_parts_of_two_partitions_are_not_merged() -> None:

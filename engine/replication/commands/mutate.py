@@ -46,7 +46,7 @@ from engine.replication.mutation_entry import MutationEntry, mutation_number
 from engine.replication.paths import ReplicaPaths, TablePaths
 from engine.replication.replica.block_numbers import BlockNumbers, allocate_everywhere
 from engine.replication.replica.context import ReplicaContext
-from engine.replication.replica.mutation_tracker import refresh_mutations
+from engine.replication.replica.queue_loader import load_mutations
 from engine.replication.text import time_text
 
 log = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ async def _take_note(ctx: ReplicaContext) -> None:
     if keeper is None:
         return
     try:
-        await refresh_mutations(ctx, keeper)
+        await load_mutations(ctx, keeper)
     except (ConnectionLoss, OperationTimeout, SessionExpired, NoNode):
         return
 
@@ -306,7 +306,7 @@ async def kill_mutation(ctx: ReplicaContext, number: int) -> bool:
         await with_session(ctx, lambda again: _remove_if_there(again, ctx.paths.mutation(number)))
     log.info("replication.mutation_killed table=%s number=%010d", ctx.name, number)
     if not ctx.is_readonly:
-        await refresh_mutations(ctx, ctx.session())
+        await load_mutations(ctx, ctx.session())
     return True
 
 

@@ -29,9 +29,9 @@ from engine.replication.replica.execute_merge import (
 )
 from engine.replication.replica.execution import Postponed
 from engine.replication.replica.making import make
-from engine.replication.replica.mutation_tracker import refresh_mutations
 from engine.replication.replica.newer_columns import why_too_early
 from engine.replication.replica.queue import MutationState, QueuedEntry
+from engine.replication.replica.queue_loader import load_mutations
 from engine.replication.replica.switches import Activity
 
 log = logging.getLogger(__name__)
@@ -117,7 +117,7 @@ async def _mutations_of(ctx: ReplicaContext, action: MutatePart) -> Sequence[Mut
             break
         keeper = ctx.session()
         await keeper.sync(ctx.paths.mutations)
-        await refresh_mutations(ctx, keeper)
+        await load_mutations(ctx, keeper)
     return states
 
 

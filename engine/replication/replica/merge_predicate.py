@@ -88,7 +88,8 @@ class MergePredicate:
             gap = PartName(left.partition_id, first, last, 0)
             if between := self.queue.virtual_parts.intersecting(gap):
                 return f"there are parts (such as {between[0]}) between {left} and {right}"
-        of_left, of_right = self.mutation_version(left), self.mutation_version(right)
+        # A later mutation would not know which half of the result an earlier one was applied to.
+        of_left, of_right = self.queue.mutation_version(left), self.queue.mutation_version(right)
         if of_left != of_right:
             return f"current mutation versions of parts {left} and {right} differ: {of_left} and {of_right}"
         return ""
@@ -101,19 +102,6 @@ class MergePredicate:
             if reason := self.why_not_together(left, right):
                 return reason
         return ""
-
-    def mutation_version(self, part: PartName) -> int:
-        """The block number of the last mutation that is already in `part`, 0 if none is.
-
-        Parts with different ones must not be merged: a later mutation would not know which half it was
-        applied to.
-        """
-        latest = 0
-        for state in self.queue.mutations.values():
-            number = state.entry.number_in(part.partition_id)
-            if number is not None and number <= part.data_version:
-                latest = max(latest, number)
-        return latest
 
     def wanted_version(self, part: PartName) -> int | None:
         """To which data version `part` has to be mutated; None if it need not or cannot be."""

@@ -12,6 +12,7 @@ Source: ClickHouse's ReplicatedMergeTreeQueue.
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -48,6 +49,10 @@ class MutationState:
         return None if version is None or version < 0 else version
 
 
+def _block_of(mutation: tuple[int, MutationState]) -> int:
+    return mutation[0]
+
+
 class MutationBook:
     """Mirrors `mutations/` of the table."""
 
@@ -67,7 +72,10 @@ class MutationBook:
         return self._states
 
     def set(self, present: Mapping[int, MutationEntry]) -> Sequence[int]:
-        """What is there now; returns the numbers that were there before and are gone."""
+        """What is there now; returns the numbers that were there before and are gone. The entry of a number
+        never changes."""
+        if present.keys() == self._states.keys():
+            return []
         gone = [number for number in self._states if number not in present]
         self._states = {
             number: self._states.get(number) or MutationState(number, entry)
@@ -78,11 +86,24 @@ class MutationBook:
             for partition_id, block in state.entry.block_numbers:
                 self._by_partition.setdefault(partition_id, []).append((block, state))
         for mutations in self._by_partition.values():
-            mutations.sort(key=lambda each: each[0])
+            mutations.sort(key=_block_of)
         return gone
 
     def clear(self) -> None:
         self._states, self._by_partition, self.unreadable = {}, {}, {}
+
+    def version_of(self, part: PartName) -> int:
+        """The block number of the last mutation that is already in `part`, 0 if none is."""
+        at = self._first_after(part)
+        return self._by_partition[part.partition_id][at - 1][0] if at else 0
+
+    def _first_after(self, part: PartName) -> int:
+        """The place, among its partition's, of the first mutation that is not in `part`."""
+        mutations = self._by_partition.get(part.partition_id, [])
+        return bisect.bisect_right(mutations, part.data_version, key=_block_of)
+
+    def _after(self, part: PartName) -> Sequence[tuple[int, MutationState]]:
+        return self._by_partition.get(part.partition_id, [])[self._first_after(part) :]
 
     def pending_alters(self) -> Sequence[int]:
         """Versions of the ALTERs whose data is not rewritten yet."""
@@ -94,11 +115,7 @@ class MutationBook:
 
     def commands(self, source: PartName, target_version: int) -> Sequence[MutationState]:
         """The mutations that make the part of data version `target_version` out of `source`, in order."""
-        return [
-            state
-            for block, state in self._by_partition.get(source.partition_id, [])
-            if source.data_version < block <= target_version
-        ]
+        return [state for block, state in self._after(source) if block <= target_version]
 
     def why_unknown(self, partition_id: str, target_version: int) -> str:
         """What keeps this replica from knowing which mutations make a part of that data version; empty if
@@ -122,9 +139,7 @@ class MutationBook:
         another. None if nothing is to be done, or not before somebody has mended a mutation.
         """
         target = None
-        for block, state in self._by_partition.get(part.partition_id, []):
-            if block <= part.data_version:
-                continue
+        for block, state in self._after(part):
             if self.is_hidden(state.number):
                 break
             target = block

@@ -20,12 +20,12 @@ import asyncio
 import contextlib
 import logging
 
-from engine.keeper.base import Keeper, Watch, WatchEvent
-from engine.replication.replica import queue_loader
+from engine.keeper.base import WatchEvent
 from engine.replication.replica.background import keep_running
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.merge_predicate import load_predicate
 from engine.replication.replica.queue import MutationState
+from engine.replication.replica.queue_loader import load_mutations
 from engine.replication.replica.switches import Activity
 
 log = logging.getLogger(__name__)
@@ -33,18 +33,6 @@ log = logging.getLogger(__name__)
 RECHECK_S = 1.0
 """While something is unfinished, it is looked at that often: an insert that gives up its block number makes
 no other noise."""
-
-
-async def refresh_mutations(ctx: ReplicaContext, keeper: Keeper, *, watch: Watch | None = None) -> None:
-    """Make `ctx.queue.mutations` what `mutations/` is, and wake whoever waits for a change of that."""
-    before = {*ctx.queue.mutations, *ctx.queue.unreadable_mutations}
-    killed = await queue_loader.load_mutations(ctx, keeper, watch=watch)
-    if killed:
-        log.info("replica.mutations_gone table=%s numbers=%s", ctx.name, list(killed))
-    if killed or {*ctx.queue.mutations, *ctx.queue.unreadable_mutations} != before:
-        ctx.merge_wanted.set()
-        ctx.queue_changed.set()
-        ctx.mutation_news.announce()
 
 
 async def run(ctx: ReplicaContext) -> None:
@@ -62,7 +50,7 @@ async def run(ctx: ReplicaContext) -> None:
         if not is_known or ctx.queue.unreadable_mutations:  # nothing tells of one that is mended
             is_known = True  # until the watch says otherwise, which may be before the answer is here
             try:
-                await refresh_mutations(ctx, ctx.session(), watch=changed)
+                await load_mutations(ctx, ctx.session(), watch=changed)
             except BaseException:  # also a cancellation: the next step has to ask again
                 is_known = False
                 raise

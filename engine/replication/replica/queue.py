@@ -340,6 +340,10 @@ class ReplicaQueue:
         """The mutations that make the part of data version `target_version` out of `source`, in order."""
         return self._mutations.commands(source, target_version)
 
+    def mutation_version(self, part: PartName) -> int:
+        """The block number of the last mutation that is already in `part`, 0 if none is."""
+        return self._mutations.version_of(part)
+
     def target_version(self, part: PartName) -> int | None:
         """To which version `part` can be mutated next: the largest, but not past the first unfinished ALTER.
         None if nothing is to be done."""
@@ -354,4 +358,9 @@ class ReplicaQueue:
         parts = dict.fromkeys((*self.current_parts, *self.virtual_parts))
         for queued in self._entries:
             parts.update(dict.fromkeys((*queued.entry.new_parts, *queued.sources)))
-        return sorted(part for part in parts if not part.is_range and state.entry.applies_to(part))
+        numbers = dict(state.entry.block_numbers)
+        return sorted(
+            part
+            for part in parts
+            if not part.is_range and part.data_version < numbers.get(part.partition_id, -1)
+        )

@@ -6,7 +6,6 @@ It only reads. Each of the functions may be repeated.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 
 from engine.errors import KeeperAnswer, MalformedEntry, NoNode
 from engine.keeper.base import Keeper, Node, Watch
@@ -76,8 +75,8 @@ async def add_new_entries(ctx: ReplicaContext, keeper: Keeper) -> int:
     return added
 
 
-async def load_mutations(ctx: ReplicaContext, keeper: Keeper, *, watch: Watch | None = None) -> Sequence[int]:
-    """Make the queue's mutations those of Keeper; returns the numbers of those that are gone (killed).
+async def load_mutations(ctx: ReplicaContext, keeper: Keeper, *, watch: Watch | None = None) -> None:
+    """Make the queue's mutations those of Keeper, and wake whoever waits for a change of that.
 
     Mutations do not change, so only new ones are read, and those again that could not be read: they stop
     what depends on them and nothing else, until they are mended or removed. One that is removed between the
@@ -86,9 +85,8 @@ async def load_mutations(ctx: ReplicaContext, keeper: Keeper, *, watch: Watch | 
     async with ctx.loading_mutations:
         listed = (await keeper.children(ctx.paths.mutations, watch=watch)).names
         numbers = sorted(number for name in listed if (number := mutation_number(name)) is not None)
-        present = {
-            number: state.entry for number, state in ctx.queue.mutations.items() if number in set(numbers)
-        }
+        there = set(numbers)
+        present = {number: state.entry for number, state in ctx.queue.mutations.items() if number in there}
         unreadable: dict[int, MalformedEntry] = {}
         fresh = [number for number in numbers if number not in present]
         for start in range(0, len(fresh), BATCH):
@@ -103,7 +101,14 @@ async def load_mutations(ctx: ReplicaContext, keeper: Keeper, *, watch: Watch | 
                 except MalformedEntry as error:
                     if number > ctx.queue.mutation_pointer:
                         unreadable[number] = _with_advice(ctx, number, error)
-        return ctx.queue.set_mutations(present, unreadable)
+        before = {*ctx.queue.mutations, *ctx.queue.unreadable_mutations}
+        killed = ctx.queue.set_mutations(present, unreadable)
+        if killed:
+            log.info("replica.mutations_gone table=%s numbers=%s", ctx.name, list(killed))
+        if before != {*ctx.queue.mutations, *ctx.queue.unreadable_mutations}:
+            ctx.merge_wanted.set()
+            ctx.queue_changed.set()
+            ctx.mutation_news.announce()
 
 
 def _with_advice(ctx: ReplicaContext, number: int, error: MalformedEntry) -> MalformedEntry:
