@@ -187,20 +187,20 @@ async def _clone_from(
         # What the source is still to merge or to mutate may be here already, and nowhere else.
         if all(part.contains(other) for other in kept.intersecting(part)):
             kept.add(part)
-    have = {*ctx.store.active, *(ctx.store.staged.keys() & set(own))}
     stray = sorted(
         part for part in ctx.store.active if kept.get_containing(part) is None and part not in ctx.in_flight
     )
+    active, staged = ActivePartSet(ctx.store.active.keys() - set(stray)), ctx.store.staged.keys() & set(own)
     await ctx.store.remove(stray, fate=Fate.DETACH, prefix="clone")
-    here = {part for part in have if part not in stray}
-    for part in own:
-        is_wanted = kept.get_containing(part) is not None
-        if part not in ctx.in_flight and not (is_wanted and any(name.contains(part) for name in here)):
-            await try_remove(keeper, ctx.me.part(part))
     # What is here and Keeper has not recorded as ours is fetched, too: the check at start moves it aside, and
     # nothing else would say then that it is to be had.
-    known = here & set(own)
-    missing = [part for part in wanted if not any(name.contains(part) for name in known)]
+    known = ActivePartSet([part for part in own if part in active or part in staged])
+    for part in own:
+        is_here = active.get_containing(part) is not None or known.get_containing(part) is not None
+        is_wanted = kept.get_containing(part) is not None
+        if part not in ctx.in_flight and not (is_wanted and is_here):
+            await try_remove(keeper, ctx.me.part(part))
+    missing = [part for part in wanted if known.get_containing(part) is None]
     actions = await _fetches(ctx, keeper, source, missing)
     outdated = [part for part in own if part in ctx.in_flight and kept.get_containing(part) is None]
     actions += [DropRange(_around(part), RangeFate.DETACH) for part in outdated]

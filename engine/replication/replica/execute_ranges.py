@@ -31,6 +31,7 @@ from engine.replication.fetching import PartUnavailable
 from engine.replication.log_actions import DropRange, RangeFate, ReplaceRange
 from engine.replication.part_checksums import PartDiffers
 from engine.replication.part_name import PartName
+from engine.replication.part_set import ActivePartSet
 from engine.replication.part_store import Fate
 from engine.replication.replica import peers, quorum
 from engine.replication.replica.commit_part import commit_parts
@@ -64,10 +65,11 @@ async def replace_range(ctx: ReplicaContext, queued: QueuedEntry) -> None:
         await _clear_the_way(ctx, queued, span)
     for part in action.results:
         await ctx.in_flight.settled(part)
+    active = ActivePartSet(ctx.store.active)
     wanted = [
         (source, result, checksum)
         for source, result, checksum in zip(action.sources, action.results, action.checksums, strict=True)
-        if not any(name.contains(result) for name in ctx.store.active)
+        if active.get_containing(result) is None
     ]
     parts: list[PartName] = []
     for source, result, checksum in wanted:

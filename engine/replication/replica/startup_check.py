@@ -87,13 +87,14 @@ async def is_known_elsewhere(ctx: ReplicaContext, keeper: Keeper) -> bool:
     unexpected = _unexpected(ctx, _names((await keeper.children(ctx.me.parts)).names))
     if not unexpected:
         return False
+    ours = ActivePartSet(unexpected)
     replicas = await peers.others(ctx, keeper)
     lost = await keeper.get_many([replica.is_lost for replica in replicas])
     listed = await keeper.children_many([replica.parts for replica in replicas])
     for is_lost, parts in zip(lost, listed, strict=True):
         if isinstance(parts, KeeperAnswer) or (isinstance(is_lost, Node) and is_lost.data == b"1"):
             continue
-        if any(theirs.contains(ours) for theirs in _names(parts.names) for ours in unexpected):
+        if any(ours.parts_covered_by(theirs) for theirs in _names(parts.names)):
             return True
     return False
 
