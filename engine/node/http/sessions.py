@@ -56,7 +56,7 @@ class HttpSessions:
             kept.in_use = False
             kept.expires_s = self._env.monotonic_s() + request.timeout_s
             if request.is_last or kept.session.is_over:
-                del self._kept[key]
+                self._kept.pop(key, None)  # `close` may have been faster
                 await kept.session.close()
             elif self._sweeper is None or self._sweeper.done():
                 self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
