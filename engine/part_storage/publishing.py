@@ -31,6 +31,7 @@ import contextlib
 import json
 import logging
 import os
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -57,7 +58,7 @@ from engine.part_storage.table_state import PASSING_MARK, TEMPORARY_PREFIX, Loca
 from engine.part_storage.workers import Connection, Workers
 from engine.replication.part_checksums import PartDiffers
 from engine.replication.part_name import PartName
-from engine.replication.part_store import Fate, Part, PartsBroken
+from engine.replication.part_store import Part, PartsBroken
 
 log = logging.getLogger(__name__)
 
@@ -109,33 +110,36 @@ class Publisher:
         if missing:
             raise SqlError(Code.NO_SUCH_DATA_PART, f"Parts {', '.join(missing)} are not staged")
         removes = [name for change in changes for name in change.remove]
+        leaving: list[PartName] = []
         for partition_id in sorted({name.partition_id for name in (*adds, *removes)}):
             here = [change.of(partition_id, state) for change in changes]
             coming = sorted({name for change in here for name in change.add})
             going = sorted({name for change in here for name in change.remove})
+            if not coming:
+                leaving += going
+                continue
             is_swap = going or any(len(change.add) > 1 for change in here)
             if is_swap or any(self._is_out_of_order(name) for name in coming):
                 self._swap(connection, partition_id, coming, going)
             else:
                 for name in coming:
                     self._attach(connection, name)
+        if leaving:
+            with self._reserve.lent():
+                self._take_away(connection, leaving)
         left = [name for name in adds if name in state.staged and name in state.active]
         for name in left:
             remove_tree(state.staged_directory(name))
         state.change_staged(remove=left)
 
-    def remove(self, connection: Connection, names: Sequence[PartName], fate: Fate, prefix: str) -> None:
-        """See `PartStore.remove`."""
+    def detach(self, connection: Connection, names: Sequence[PartName], prefix: str) -> None:
+        """`PartStore.remove` of parts that are kept in `detached/`."""
         state = self._state
         going = sorted(name for name in names if name in state.active)
-        if fate is Fate.DETACH:
-            for name in going:
-                self._keep_detached(name, prefix)
-            force_directory(state.detached, state.durability)
-        with self._reserve.lent() if fate is Fate.DROP else contextlib.nullcontext():
-            for partition_id in sorted({name.partition_id for name in going}):
-                here = [name for name in going if name.partition_id == partition_id]
-                self._swap(connection, partition_id, [], here)
+        for name in going:
+            self._keep_detached(name, prefix)
+        force_directory(state.detached, state.durability)
+        self._take_away(connection, going)
 
     def show_own_bytes(self, connection: Connection) -> None:
         """After an ALTER and at the start: of parts that chDB has rewritten without need, readers see what
@@ -253,6 +257,48 @@ class Publisher:
         for name in (*going, *own):
             remove_tree(state.originals_root / str(name))
 
+    def _take_away(self, connection: Connection, going: Sequence[PartName]) -> None:
+        """Parts go and none come in their place."""
+        here = Counter(name.partition_id for name in self._state.active)
+        leaving: dict[str, list[PartName]] = {}
+        for name in going:
+            leaving.setdefault(name.partition_id, []).append(name)
+        whole = [partition_id for partition_id, names in leaving.items() if len(names) == here[partition_id]]
+        if whole:
+            self._empty(connection, {partition_id: leaving.pop(partition_id) for partition_id in whole})
+        for partition_id, names in leaving.items():
+            self._swap(connection, partition_id, [], names)
+
+    def _empty(self, connection: Connection, partitions: Mapping[str, Sequence[PartName]]) -> None:
+        """As `_swap` of all parts of these partitions for none: one table without parts, one look and one
+        mark do for all. Where one of them fails those before it are done."""
+        state = self._state
+        marks = dict(live_marks(state))
+        room = sum(len(partition_id) + _ROOM_OF_MARK for partition_id in partitions)
+        have_room(_marks_file(state), len(_marks_text(marks)) + room)
+        scratch = self._scratch.make(connection, "swap")
+        done: list[str] = []
+        try:
+            for partition_id in partitions:
+                self._replace(connection, partition_id, scratch, frozenset())
+                done.append(partition_id)
+        finally:
+            self._scratch.drop_later(scratch)
+            self._find_new([])
+            write_marks(state, {**marks, **self._first_to_come(done)})
+            gone = [name for partition_id in done for name in partitions[partition_id]]
+            state.change_active(remove=gone)
+            for name in gone:
+                remove_tree(state.originals_root / str(name))
+
+    def _first_to_come(self, partitions: Collection[str]) -> Mapping[str, int]:
+        """By partition, a number above all on the disk now: what comes next has it, or a larger one."""
+        found = dict.fromkeys(partitions, 0)
+        for name in self._state.local_names:
+            if (partition_id := partition_of(name)) in found:
+                found[partition_id] = max(found[partition_id], first_block(name))
+        return {partition_id: block + 1 for partition_id, block in found.items()}
+
     def _replace(
         self, connection: Connection, partition_id: str, scratch: Scratch, coming: AbstractSet[PartName]
     ) -> None:
@@ -313,9 +359,7 @@ class Publisher:
         if directories:
             marks[partition_id] = min(first_block(directory.name) for directory in directories)
         else:
-            # Numbers go on: what comes next is above all that is on disk now.
-            here = [first_block(name) for name in state.local_names if partition_of(name) == partition_id]
-            marks[partition_id] = max(here, default=0) + 1
+            marks.update(self._first_to_come([partition_id]))
         write_marks(state, marks)
 
     def _keep_detached(self, name: PartName, prefix: str) -> None:

@@ -330,11 +330,12 @@ class ChdbPartStore:
             raise
 
     async def remove(self, names: Sequence[PartName], *, fate: Fate = Fate.DROP, prefix: str = "") -> None:
+        if fate is Fate.DROP:
+            await self._publishing.publish(Change((), tuple(names)))
+            return
         async with self._changing:
             try:
-                await self._workers.run(
-                    lambda connection: self._publisher.remove(connection, names, fate, prefix)
-                )
+                await self._workers.run(lambda connection: self._publisher.detach(connection, names, prefix))
             except PartsBroken as error:
                 self._note_broken(error)
                 raise

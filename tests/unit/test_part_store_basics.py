@@ -10,6 +10,7 @@ import pytest
 from engine.errors import SqlError
 from engine.part_storage.part_uuid import UUID_FILE
 from engine.part_storage.publishing import write_marks
+from engine.part_storage.workers import Connection
 from engine.replication.part_name import PartName
 from engine.replication.part_store import Fate, MergeOptions
 from tests.unit.part_store_support import add, insert, named, opened, rows, texts
@@ -257,3 +258,53 @@ async def test_a_part_whose_detaching_was_cut_is_kept_once(tmp_path: Path) -> No
         await store.remove([part], fate=Fate.DETACH)
         assert [each.directory for each in await store.detached()] == ["0_0_0_0"]
         assert not store.active
+
+
+async def test_partitions_that_are_emptied_together_need_one_table_and_stay_empty(tmp_path: Path) -> None:
+    create = "CREATE TABLE t (k UInt64) ENGINE = MergeTree PARTITION BY k ORDER BY k"
+    names = [f"{number}_0_0_0" for number in range(10)]
+    async with opened(tmp_path, create) as (pool, store):
+        await add(pool, store, "SELECT number FROM numbers(10)", *names)
+        first = store._workers.next_number()
+        await store.remove(named(*names[:8]))
+        assert store._workers.next_number() - first == 2, "one table, and this number"
+        assert await rows(pool) == "8 9" and texts(store.active) == names[8:]
+        await store.remove(named(names[8]), fate=Fate.DETACH)
+        assert await rows(pool) == "9"
+    async with opened(tmp_path) as (pool, store):
+        assert [str(part.name) for part in (await store.load()).active] == names[9:]
+        assert await rows(pool) == "9"
+        await add(pool, store, "SELECT number FROM numbers(2)", "0_1_1_0", "1_1_1_0")
+        assert await rows(pool) == "0 1 9"
+
+
+async def test_of_partitions_that_are_emptied_together_one_that_fails_keeps_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = "CREATE TABLE t (k UInt64) ENGINE = MergeTree PARTITION BY k ORDER BY k"
+    names = [f"{number}_0_0_0" for number in range(5)]
+    execute = Connection.execute
+
+    def broken(connection: Connection, sql: str) -> None:
+        if "REPLACE PARTITION ID '2'" in sql:
+            raise SqlError(76, "Input/output error")
+        execute(connection, sql)
+
+    async with opened(tmp_path, create) as (pool, store):
+        await add(pool, store, "SELECT number FROM numbers(5)", *names)
+        with monkeypatch.context() as patch:
+            patch.setattr(Connection, "execute", broken)
+            gone = await asyncio.gather(
+                *(store.remove(named(each)) for each in names), return_exceptions=True
+            )
+        assert [isinstance(each, SqlError) for each in gone] == [False, False, True, False, False]
+        assert await rows(pool) == "2" and texts(store.active) == ["2_0_0_0"]
+        with monkeypatch.context() as patch:
+            patch.setattr(Connection, "execute", broken)
+            await add(pool, store, "SELECT number FROM numbers(2)", "0_1_1_0", "1_1_1_0")
+            with pytest.raises(SqlError):
+                await store.remove(named("0_1_1_0", "1_1_1_0", "2_0_0_0"))
+        assert await rows(pool) == "2", "those before it are done"
+    async with opened(tmp_path) as (pool, store):
+        assert [str(part.name) for part in (await store.load()).active] == ["2_0_0_0"]
+        assert await rows(pool) == "2"

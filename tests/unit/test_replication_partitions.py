@@ -180,6 +180,10 @@ def test_truncate_is_a_drop_of_every_partition() -> None:
         check_equal(*replicas)
         assert replicas[0].parts() == []
         assert len(live.actions(DropRange)) == 3
+        dropped = [f"{PATHS.log}/{name}" for name in live.children(PATHS.log)[3:]]
+        assert len({live.server.tree.nodes[path].czxid for path in dropped}) == 1, "at one moment"
+        await replicas[0].insert(1, partition="a")
+        assert replicas[0].keys() == [1], "the block of a dropped part is forgotten"
 
     run(main)
 
@@ -226,6 +230,23 @@ def test_a_truncation_that_goes_on_after_a_crash_leaves_what_came_since() -> Non
         await partitions.truncate(replica.ctx, fence_of=fence().step)
         await live.quiet()
         assert replica.keys() == [2]
+
+    run(main)
+
+
+def test_a_truncation_records_all_partitions_of_one_transaction() -> None:
+    async def main(live: Live) -> None:
+        (replica,) = await live.cluster(1)
+        keeper = await live.keeper()
+        await keeper.create("/attempt")
+        for partition in "abc":
+            await replica.insert(1, partition=partition)
+        fence = Fence(Check("/attempt"), "/attempt", Attempt("r1", "", Effect.NONE, number=1))
+        await partitions.truncate(replica.ctx, fence_of=fence.step)
+        node = await keeper.get("/attempt")
+        recorded = Attempt.from_bytes(node.data)
+        assert recorded is not None and recorded.steps == ("a", "b", "c")
+        assert node.stat.version == 1
 
     run(main)
 

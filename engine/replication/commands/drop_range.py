@@ -11,6 +11,8 @@ stays; and no insert may be taken for a repetition of one whose rows were droppe
    the version of 1, and `log` set anew, which refuses every merge that was chosen before. Refused: begin
    at 1.
 
+TRUNCATE does so for many partitions in one transaction: each step for all of them before the next.
+
 For a part the log's version takes the place of the number: nothing was assigned to the part since it was
 looked at, and it is not dropped as a part of something larger.
 
@@ -23,8 +25,9 @@ Source: ClickHouse's StorageReplicatedMergeTree::dropAllPartsInPartition, dropPa
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from engine.errors import (
@@ -50,7 +53,8 @@ from engine.replication.log_actions import DropRange, RangeFate
 from engine.replication.log_entry import LogEntry
 from engine.replication.part_name import PartName, drop_range, is_partition_id
 from engine.replication.part_store import PartsBroken
-from engine.replication.replica.block_numbers import BlockNumber, allocate, cancel_committing
+from engine.replication.paths import TablePaths
+from engine.replication.replica.block_numbers import BlockNumber, allocate_everywhere, cancel_committing
 from engine.replication.replica.cleanup_blocks import removals_of_blocks
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.log_commit import Logged, commit_logged, log_op
@@ -63,6 +67,9 @@ log = logging.getLogger(__name__)
 ATTEMPTS = 1000
 PAUSE_S = 0.2
 _RELEASE_ATTEMPTS = 5
+_PARTITIONS_AT_ONCE = 100
+_NAMED = 3
+"""Partitions that an error names."""
 _MAX_REMOVALS = 4000
 """Block ids that go into one multi; more would not fit into a request."""
 
@@ -71,7 +78,8 @@ class StepFence(Protocol):
     """What goes along with each of several transactions of one statement."""
 
     def __call__(self, name: str, *, of: int) -> Sequence[Op] | None:
-        """For the step `name`, which is one of `of`; None: it was done before."""
+        """For the step `name`, which is one of `of`; None: it was done before. What is given records earlier
+        steps, too: of several in one transaction the last one's goes along."""
         ...
 
 
@@ -92,12 +100,10 @@ async def drop_partition(
     """
     if fate is RangeFate.DETACH:
         await _require_files(ctx, [part for part in ctx.store.active if part.partition_id == partition_id])
-    entry = await _log_drop(ctx, partition_id, fate, fence)
-    if entry is None:
-        if fence:
-            await ctx.session().multi(fence)
-        return
-    await wait_for_entry(ctx, entry, sync=sync, inactive_timeout_s=inactive_timeout_s)
+    entries = await _log_drops(ctx, [partition_id], fate, fence)
+    if fence and not entries:
+        await ctx.session().multi(fence)
+    await wait_for_entries(ctx, entries, sync=sync, inactive_timeout_s=inactive_timeout_s)
 
 
 async def truncate(
@@ -107,18 +113,22 @@ async def truncate(
     inactive_timeout_s: float = DEFAULT_INACTIVE_TIMEOUT_S,
     fence_of: StepFence | None = None,
 ) -> None:
-    """`drop_partition` for every partition there is; `fence_of` each goes into its multi. Raises as that."""
+    """`drop_partition` for every partition there is, of many in one transaction; `fence_of` each goes into
+    it. Raises as that."""
     listed = await in_term(ctx, lambda keeper: keeper.children(ctx.paths.block_numbers))
     partitions = [name for name in listed.names if is_partition_id(name)]
     entries: list[Logged] = []
-    for partition_id in partitions:
-        fence = () if fence_of is None else fence_of(partition_id, of=len(partitions))
-        if fence is None:
-            continue
-        entry = await _log_drop(ctx, partition_id, RangeFate.DROP, fence)
-        if entry is not None:
-            entries.append(entry)
-        elif fence:
+    for start in range(0, len(partitions), _PARTITIONS_AT_ONCE):
+        to_do: list[str] = []
+        fence: Sequence[Op] = ()
+        for partition_id in partitions[start : start + _PARTITIONS_AT_ONCE]:
+            step = () if fence_of is None else fence_of(partition_id, of=len(partitions))
+            if step is not None:
+                to_do.append(partition_id)
+                fence = step
+        logged = await _log_drops(ctx, to_do, RangeFate.DROP, fence) if to_do else ()
+        entries += logged
+        if fence and not logged:
             await ctx.session().multi(fence)
     await wait_for_entries(ctx, entries, sync=sync, inactive_timeout_s=inactive_timeout_s)
 
@@ -157,8 +167,9 @@ async def drop_part(
             SetData(ctx.paths.log, b"", predicate.log_version),
             *removals,
         ]
-        entry = await _send(ctx, keeper, ops, fence)
-        if entry is not None:
+        entries = await _send(ctx, keeper, ops, fence)
+        if entries is not None:
+            [entry] = entries
             log.info("replication.part_drop_logged table=%s part=%s entry=%s", ctx.name, part, entry.name)
             await wait_for_entry(ctx, entry, sync=sync, inactive_timeout_s=inactive_timeout_s)
             return
@@ -183,49 +194,61 @@ async def _refuse_last_quorum_part(ctx: ReplicaContext, keeper: Keeper, part: Pa
         )
 
 
-async def _log_drop(
-    ctx: ReplicaContext, partition_id: str, fate: RangeFate, fence: Sequence[Op]
-) -> Logged | None:
-    """Append DROP_RANGE; None if nothing was ever inserted."""
+async def _log_drops(
+    ctx: ReplicaContext, partition_ids: Sequence[str], fate: RangeFate, fence: Sequence[Op]
+) -> Sequence[Logged]:
+    """Append a DROP_RANGE for each partition in one transaction; none for those into which nothing was ever
+    inserted."""
     for _ in range(ATTEMPTS):
         keeper = ctx.session()
         try:
-            if await keeper.exists(ctx.paths.partition_block_numbers(partition_id)) is None:
-                return None
+            directories = [ctx.paths.partition_block_numbers(each) for each in partition_ids]
+            stats = await keeper.exists_many(directories)
+            wanted = [each for each, stat in zip(partition_ids, stats, strict=True) if stat is not None]
+            if not wanted:
+                return ()
             version = await alter_partition_version(ctx, keeper)
-            number = await allocate(ctx, partition_id)
+            held = await allocate_everywhere(ctx, keeper, wanted)
         except (ConnectionLoss, OperationTimeout, SessionExpired):
             await ctx.env.sleep(PAUSE_S)
             continue
         is_used = False
         try:
-            span = drop_range(partition_id, number.number)
-            if span is None:
-                return None
-            removals = await claim_range(ctx, keeper, span, below=number.number)
-            action = DropRange(span, fate)
+            spans = {
+                span: number.number
+                for number in held.held
+                if (span := drop_range(number.partition_id, number.number)) is not None
+            }
+            if not spans:
+                return ()
+            removals = await claim_ranges(keeper, ctx.paths, spans)
+            now = time_text(ctx.env.now_s())
             ops: list[Op] = [
-                log_op(ctx.paths, LogEntry(action, ctx.replica, time_text(ctx.env.now_s()))),
+                *(log_op(ctx.paths, LogEntry(DropRange(span, fate), ctx.replica, now)) for span in spans),
                 SetData(ctx.paths.alter_partition_version, b"", version),
                 SetData(ctx.paths.log, b""),
-                number.unlock,
+                *held.unlock,
                 *removals,
             ]
-            entry = await _send(ctx, keeper, ops, fence)
-            if entry is not None:
+            entries = await _send(ctx, keeper, ops, fence)
+            if entries is not None:
                 is_used = True
-                number.used()
-                log.info("replication.drop_logged table=%s range=%s", ctx.name, span)
-                return entry
+                held.used()
+                for span in spans:
+                    log.info("replication.drop_logged table=%s range=%s", ctx.name, span)
+                return entries
         except (ConnectionLoss, OperationTimeout, SessionExpired):
             await ctx.env.sleep(PAUSE_S)
         finally:
             if not is_used:
-                await give_up(ctx, number)
-    raise cannot_assign(ctx, f"DROP PARTITION {partition_id}")
+                for number in held.held:
+                    await give_up(ctx, number)
+    raise cannot_assign(ctx, f"DROP PARTITION {', '.join(partition_ids[:_NAMED])}")
 
 
-async def _send(ctx: ReplicaContext, keeper: Keeper, ops: Sequence[Op], fence: Sequence[Op]) -> Logged | None:
+async def _send(
+    ctx: ReplicaContext, keeper: Keeper, ops: Sequence[Op], fence: Sequence[Op]
+) -> Sequence[Logged] | None:
     """None: refused because something changed, or certainly not executed. Begin anew."""
     try:
         done = await commit_logged(ctx, keeper, [*ops, *fence])
@@ -236,7 +259,7 @@ async def _send(ctx: ReplicaContext, keeper: Keeper, ops: Sequence[Op], fence: S
     if done is None:
         return None
     ctx.log_changed.set()
-    return done.entries[0]
+    return done.entries
 
 
 # -- also for commands that replace ranges -----------------------------------------------------------
@@ -251,14 +274,17 @@ async def alter_partition_version(ctx: ReplicaContext, keeper: Keeper) -> int:
     return stat.version
 
 
-async def claim_range(ctx: ReplicaContext, keeper: Keeper, span: PartName, *, below: int) -> list[Remove]:
-    """Steps 2 and 3: nothing inside `span` can be committed any more; the removals of the ids of its blocks.
+async def claim_ranges(keeper: Keeper, paths: TablePaths, spans: Mapping[PartName, int]) -> list[Remove]:
+    """Steps 2 and 3, for ranges each with the number that is held for it: nothing inside them can be
+    committed any more; the removals of the ids of their blocks.
 
     Where there are too many of these for one multi, the rest is removed here. Should the command fail then,
     repetitions of those inserts would be stored again; they are the oldest.
     """
-    await cancel_committing(keeper, ctx.paths, span.partition_id, below=below)
-    removals = await removals_of_blocks(keeper, ctx.paths, span)
+    await asyncio.gather(
+        *(cancel_committing(keeper, paths, span.partition_id, below=held) for span, held in spans.items())
+    )
+    removals = await removals_of_blocks(keeper, paths, *spans)
     excess = removals[: max(0, len(removals) - _MAX_REMOVALS)]
     for start in range(0, len(excess), MULTI_BATCH_SIZE):
         batch = excess[start : start + MULTI_BATCH_SIZE]

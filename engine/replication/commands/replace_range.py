@@ -60,7 +60,7 @@ from engine.replication.commands.drop_range import (
     PAUSE_S,
     alter_partition_version,
     cannot_assign,
-    claim_range,
+    claim_ranges,
     give_up,
 )
 from engine.replication.commands.uninterrupted import uninterrupted
@@ -238,7 +238,7 @@ class _Attempt:
             if placement is Placement.REPLACE:
                 number = await self._hold(ctx, await allocate(ctx, partition_id))
                 span = PartName(partition_id, 0, number.number, MAX_LEVEL, MAX_BLOCK_NUMBER)
-                ops += await claim_range(ctx, keeper, span, below=number.number)
+                ops += await claim_ranges(keeper, ctx.paths, {span: number.number})
                 ops.append(number.unlock)
             parts = parts_of(source, partition_id)
             if placement is Placement.ADD:
@@ -281,7 +281,7 @@ class _Attempt:
             span = drop_range(partition_id, number.number)
             if span is None:
                 return _Done()
-            removals = await claim_range(source, keeper, span, below=number.number)
+            removals = await claim_ranges(keeper, source.paths, {span: number.number})
             await _until_whole(source, span)
             parts = [part for part in parts_of(source.store, partition_id) if span.contains(part.name)]
             if not parts:

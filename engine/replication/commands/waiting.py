@@ -36,6 +36,8 @@ DEFAULT_INACTIVE_TIMEOUT_S = 120.0
 ever."""
 
 _PAUSE_S = 0.2
+_NAMED = 3
+"""Entries that an error names."""
 
 T = TypeVar("T")
 
@@ -78,8 +80,9 @@ async def wait_for_entries(
     ]
     late = await wait_on_replicas(ctx, waits, inactive_timeout_s=inactive_timeout_s)
     if late:
-        names = ", ".join(entry.name for entry in entries)
-        raise unfinished(late, f"process {names} of {ctx.paths.root}")
+        names = ", ".join(entry.name for entry in entries[:_NAMED])
+        more = f" and {len(entries) - _NAMED} more entries" if len(entries) > _NAMED else ""
+        raise unfinished(late, f"process {names}{more} of {ctx.paths.root}")
 
 
 def unfinished(replicas: Sequence[str], what: str) -> SqlError:

@@ -108,10 +108,13 @@ async def removals_of_blocks(keeper: Keeper, paths: TablePaths, *dropped: PartNa
     An insert of the same block after that is a new one. Removals carry the version that was read: BadVersion
     and NoNode mean that somebody was faster, read again then.
     """
+    spans: dict[str, list[PartName]] = {}
+    for span in dropped:
+        spans.setdefault(span.partition_id, []).append(span)
     return [
         Remove(path, version)
-        for path, version, part in await _inserted(keeper, paths, {span.partition_id for span in dropped})
-        if part is None or any(span.contains(part) for span in dropped)
+        for path, version, part in await _inserted(keeper, paths, spans)
+        if part is None or any(span.contains(part) for span in spans.get(part.partition_id, ()))
     ]
 
 

@@ -26,6 +26,7 @@ from engine.replication.part_store import PartStore
 from engine.replication.paths import ReplicaPaths, TablePaths
 from engine.replication.replica.block_numbers import BlockLocks
 from engine.replication.replica.fetches import Fetches
+from engine.replication.replica.part_listing import PartListing
 from engine.replication.replica.queue import ReplicaQueue
 from engine.replication.replica.switches import Switches
 from engine.replication.settings import ReplicatedSettings
@@ -183,10 +184,12 @@ class ReplicaContext:
     max_processed_insert_s: float = 0.0
     """Create time (Unix) of the latest insert that was executed."""
     block_locks: BlockLocks = field(default_factory=BlockLocks)
+    part_listing: PartListing = field(init=False)
     send_bandwidth: Bandwidth = field(init=False)
     fetch_bandwidth: Bandwidth = field(init=False)
 
     def __post_init__(self) -> None:
+        self.part_listing = PartListing(self.me.parts)
         self.send_bandwidth = Bandwidth(
             self.env, lambda: self.settings.max_replicated_sends_network_bandwidth
         )

@@ -101,8 +101,7 @@ async def replace_range(ctx: ReplicaContext, queued: QueuedEntry) -> None:
 
 async def forget_parts(ctx: ReplicaContext, keeper: Keeper, span: PartName) -> None:
     """Remove the nodes of all parts inside `span` that are not here (any more). Nobody looks for them now."""
-    names = (PartName.try_parse(name) for name in (await keeper.children(ctx.me.parts)).names)
-    doomed = [name for name in names if name is not None and span.contains(name)]
+    doomed = [name for name in await ctx.part_listing.get(keeper) if span.contains(name)]
     for name in [part for part in ctx.parts_to_check if span.contains(part)]:
         del ctx.parts_to_check[name]
     for start in range(0, len(doomed), MULTI_BATCH_SIZE):

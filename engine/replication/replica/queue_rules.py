@@ -16,7 +16,7 @@ Source: ClickHouse's ReplicatedMergeTreeQueue and AlterSequence.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -44,8 +44,8 @@ class Surroundings:
     """The entries that others have to wait for: few, even where the queue is long."""
 
     executing: tuple[QueuedEntry, ...]
-    dropping: tuple[QueuedEntry, ...]
-    """Those that drop or replace, waiting or running."""
+    dropping: Mapping[str, Sequence[QueuedEntry]]
+    """By partition, those that drop or replace, waiting or running."""
     alters: tuple[AlterMetadata, ...]
     wanting: tuple[QueuedEntry, ...] = ()
     """For each part that entries want to make instead of their own, the first of those entries."""
@@ -53,7 +53,7 @@ class Surroundings:
     @classmethod
     def of(cls, entries: Iterable[QueuedEntry]) -> Surroundings:
         executing: list[QueuedEntry] = []
-        dropping: list[QueuedEntry] = []
+        dropping: dict[str, list[QueuedEntry]] = {}
         alters: list[AlterMetadata] = []
         wanting: dict[PartName, QueuedEntry] = {}
         for queued in entries:
@@ -65,10 +65,10 @@ class Surroundings:
                 if queued.number < first.number:
                     wanting[queued.wanted_part] = queued
             if isinstance(action, DropRange | ReplaceRange):
-                dropping.append(queued)
+                dropping.setdefault(action.range.partition_id, []).append(queued)
             elif isinstance(action, AlterMetadata):
                 alters.append(action)
-        return cls(tuple(executing), tuple(dropping), tuple(alters), tuple(wanting.values()))
+        return cls(tuple(executing), dropping, tuple(alters), tuple(wanting.values()))
 
 
 def reason_to_wait(queued: QueuedEntry, around: Surroundings, mutations: MutationBook, limits: Limits) -> str:
@@ -121,7 +121,7 @@ def reason_against(part: PartName, queued: QueuedEntry, around: Surroundings) ->
         for made in other.new_parts:
             if made.intersects(part):
                 return f"Not making part {part} because part {made} is being made by {other.name}"
-    for other in around.dropping:
+    for other in around.dropping.get(part.partition_id, ()):
         span = other.dropped_range
         if other is queued or span is None or not span.intersects(part):
             continue
@@ -141,7 +141,7 @@ def is_being_made(part: PartName, queued: QueuedEntry, around: Surroundings) -> 
 
 
 def _reason_against_dropping(queued: QueuedEntry, span: PartName, around: Surroundings) -> str:
-    for other in around.dropping:
+    for other in around.dropping.get(span.partition_id, ()):
         if other is queued or not _meets(other, span):
             continue
         if other.is_executing or (other.number < queued.number and not _is_pointless(other, queued, around)):
@@ -177,7 +177,7 @@ def _is_pointless(other: QueuedEntry, queued: QueuedEntry, around: Surroundings)
         and third.number < other.number
         and _meets(third, earlier.range)
         and _is_overtaken(third, queued)
-        for third in around.dropping
+        for third in around.dropping.get(earlier.range.partition_id, ())
     )
 
 
