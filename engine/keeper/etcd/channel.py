@@ -130,6 +130,7 @@ class EtcdChannel:
         )
         self._methods: dict[str, Any] = {}
         self._token: tuple[tuple[str, str], ...] = ()
+        self._authenticating = asyncio.Lock()
 
     async def close(self) -> None:
         await self._channel.close()
@@ -138,22 +139,31 @@ class EtcdChannel:
         """Show user and password, if the configuration has any. Raises LinkLost, EtcdRefuses."""
         if self._config.user:
             request = messages.AuthenticateRequest(name=self._config.user, password=self._config.password)
-            answer = await self._call(messages.AUTHENTICATE, request, timeout_s)
+            answer = await self._call(messages.AUTHENTICATE, request, timeout_s, ())
             self._token = (("token", answer.token),)
 
     async def call(self, method: tuple[str, Any], request: Any, *, timeout_s: float | None = None) -> Any:
         """Raises LinkLost, EtcdRefuses."""
+        token = self._token
         try:
-            return await self._call(method, request, timeout_s)
+            return await self._call(method, request, timeout_s, token)
         except EtcdRefuses as refused:
-            # etcd forgets its tokens when it starts; it has looked at nothing else of the request.
-            if refused.code is not grpc.StatusCode.UNAUTHENTICATED or not self._token:
+            # etcd forgets its tokens after a while, and when it starts; it has looked at nothing else of the
+            # request.
+            if refused.code is not grpc.StatusCode.UNAUTHENTICATED or not token:
                 raise
-            self._token = ()
-            await self.authenticate(timeout_s=timeout_s or self._config.operation_timeout_ms / 1000)
-            return await self._call(method, request, timeout_s)
+            async with self._authenticating:
+                if self._token is token:
+                    await self.authenticate(timeout_s=timeout_s or self._config.operation_timeout_ms / 1000)
+            return await self._call(method, request, timeout_s, self._token)
 
-    async def _call(self, method: tuple[str, Any], request: Any, timeout_s: float | None) -> Any:
+    async def _call(
+        self,
+        method: tuple[str, Any],
+        request: Any,
+        timeout_s: float | None,
+        token: tuple[tuple[str, str], ...],
+    ) -> Any:
         path, answer_class = method
         call = self._methods.get(path)
         if call is None:
@@ -163,7 +173,7 @@ class EtcdChannel:
                 response_deserializer=answer_class.FromString,
             )
         try:
-            return await call(request, timeout=timeout_s, metadata=self._token or None)
+            return await call(request, timeout=timeout_s, metadata=token or None)
         except aio.AioRpcError as error:
             raise _meaning(error) from None
         except aio.UsageError as error:  # the channel was closed meanwhile
