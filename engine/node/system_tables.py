@@ -143,7 +143,7 @@ class SystemTables:
         tokens = [token for token in tokenize(sql) if token.is_significant]
         used, rewritten = self._rewrite(sql, tokens, in_system=asked.current_database == "system")
         if not used:
-            yield asked.sql, asked.session
+            yield (asked.sql if rewritten == sql else rewritten), asked.session
             return
         if statement.kind is StatementKind.SHOW and (database := shown_database(asked.sql)):
             await asked.session.clone().query(
@@ -212,6 +212,11 @@ class SystemTables:
             before = tokens[max(0, index - 3) : index]
             if len(before) >= 2 and before[-1].text == "." and name_of(before[-2]).lower() == "system":
                 if len(before) == 3 and before[0].text == ".":
+                    continue
+                if len(before) == 3 and before[0].text.upper() == "AS":  # CREATE TABLE … AS: of its columns
+                    if not isinstance(table, SystemView) and table.columns:
+                        pieces += (sql[at : before[0].start], f"({table.columns})")
+                        at = token.end
                     continue
                 pieces += (sql[at : before[-2].start], quote_identifier(table.name))
                 at = token.end

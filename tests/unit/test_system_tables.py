@@ -11,7 +11,7 @@ import pytest
 from engine.config.model import User
 from engine.errors import Code, SqlError
 from engine.node.statement import Asked
-from engine.node.system_tables import SystemTables
+from engine.node.system_tables import Row, SystemTables
 from engine.sql import Token, parse_statement
 from engine.storage import ChdbPool, ChdbSession
 
@@ -45,7 +45,7 @@ class Session:
 async def text_to_run(sql: str, *, is_readonly: bool = False) -> str:
     session = cast(ChdbSession, cast(Any, Session(is_readonly=is_readonly)))
     asked = Asked(sql=sql, user=User("default"), session=session, query_id="q")
-    async with SystemTables([View()]).provide(asked, parse_statement(sql)) as (text, used):
+    async with SystemTables([View(), Table()]).provide(asked, parse_statement(sql)) as (text, used):
         assert used is session
         return text
 
@@ -84,6 +84,30 @@ async def test_a_view_that_is_read_alone_is_a_subquery(sql: str, expected: str |
 async def test_who_may_only_read_gets_a_session_with_the_view() -> None:
     with pytest.raises(NeedsItsOwnSession):
         await text_to_run("SELECT count() FROM system.parts", is_readonly=True)
+
+
+class Table:
+    """Implements SystemTable: one that chDB does not have like that."""
+
+    name = "zookeeper"
+    columns = "name String, path String"
+
+    async def rows(self, asked: Asked, tokens: list[Token]) -> list[Row]:
+        raise AssertionError("nobody reads it")
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("CREATE TABLE t AS system.parts ENGINE = Memory", "CREATE TABLE t AS system.parts ENGINE = Memory"),
+        (
+            "CREATE TABLE d.t as `system`.zookeeper ENGINE Memory COMMENT 'system.zookeeper'",
+            "CREATE TABLE d.t (name String, path String) ENGINE Memory COMMENT 'system.zookeeper'",
+        ),
+    ],
+)
+async def test_a_table_like_one_of_them_has_its_columns(sql: str, expected: str) -> None:
+    assert await text_to_run(sql) == expected
 
 
 class TablesView:
