@@ -206,6 +206,12 @@ class ChdbPool:
 
         return await self.control(classify)
 
+    async def glance(self, sql: str) -> str:
+        """A few values that are there at once, whatever else runs. Raises SqlError."""
+        return await self.control(
+            lambda: translated(lambda: bytes(self._anchor.query(sql, "TSVRaw").bytes()).decode())
+        )
+
     async def native_of_revision(self, data: bytes, revision: int) -> bytes:
         """Blocks in Native as that revision of the protocol has them. Raises SqlError."""
 

@@ -348,6 +348,21 @@ def test_an_early_error_is_clean_also_for_a_client_that_does_not_wait(node: Runn
     assert (reply.status, reply.code) == (500, 395)
 
 
+def test_a_slow_statement_tells_how_far_it_is(node: RunningNode) -> None:
+    """Clients that wait for minutes give up where nothing comes."""
+    sql = "SELECT sleepEachRow(0.05) FROM numbers(8) SETTINGS max_block_size = 1"
+    reply = node.post(sql, send_progress_in_http_headers="1", http_headers_progress_interval_ms="100")
+    assert reply.body == b"0\n" * 8
+    assert json.loads(reply.headers["X-ClickHouse-Progress"])["total_rows_to_read"] == "8"
+    failed = node.post(
+        sql.replace("FROM", ", throwIf(number = 7) FROM"),
+        send_progress_in_http_headers="1",
+        http_headers_progress_interval_ms="100",
+    )
+    assert (failed.status, failed.code) == (200, 395)
+    assert failed.text.startswith("Code: 395.")
+
+
 def test_a_result_of_many_megabytes_with_wait_end_of_query_is_whole(node: RunningNode) -> None:
     reply = node.post("SELECT number FROM numbers(12000000) FORMAT RowBinary", wait_end_of_query="1")
     assert len(reply.body) == 96_000_000

@@ -46,6 +46,7 @@ _RESERVED = frozenset(
         TOKEN_SETTING,
     }
 )
+_LEAST_INTERVAL_S = 0.02
 _EXTERNAL_SUFFIXES = ("_format", "_types", "_structure")
 
 
@@ -87,6 +88,7 @@ class HttpQuery:
     is_for_any_origin: bool = False
     token: str = ""
     native_revision: int = 0
+    progress_interval_s: float | None = None
 
 
 def parameters_of(query_string: str) -> list[tuple[str, str]]:
@@ -127,6 +129,8 @@ def parse_query(
     readonly = settings.pop("readonly", "0")
     # chDB is told the query id as the log_comment, by which KILL QUERY and closed connections find it.
     settings.pop("log_comment", None)
+    interval_ms = _number(settings.get("http_headers_progress_interval_ms"), 100)
+    tells_progress = _flag(settings, "send_progress_in_http_headers")
     replace_wait_ms = _number(settings.pop("replace_running_query_max_wait_ms", None), 5000)
     waits = _is_on(values, "wait_end_of_query") or _flag(settings, "http_wait_end_of_query")
     buffer_text = settings.get("http_response_buffer_size") or values.get("buffer_size")
@@ -152,6 +156,7 @@ def parse_query(
         max_query_bytes=max_query_bytes(settings),
         token=headers.get(TOKEN_HEADER) or values.get(TOKEN_SETTING, ""),
         native_revision=_number(values.get("client_protocol_version"), 0),
+        progress_interval_s=max(interval_ms / 1000, _LEAST_INTERVAL_S) if tells_progress else None,
     )
 
 

@@ -47,6 +47,18 @@ def summary(result: QueryResult) -> str:
     )
 
 
+class _BehindProgress(web.StreamResponse):
+    """An answer whose status and first headers have been sent: its own come behind them."""
+
+    async def _write_headers(self) -> None:
+        writer = self._payload_writer
+        assert writer is not None
+        headers = self.headers.copy()
+        name, value = headers.popitem()
+        await writer.write_headers(f"{name}: {value}", headers)
+        writer.send_headers()
+
+
 class ResultSender:
     """The answer to one request; `write` the result, then `finish` or `fail`."""
 
@@ -74,11 +86,30 @@ class ResultSender:
         self._held_bytes = 0
         self._spool: IO[bytes] | None = None
         self._response: web.StreamResponse | None = None
+        self._is_over = False
+        self._has_begun = False
+        """Status and headers are on their way, but for those that the result brings."""
 
     def announce(self, *, format: str) -> None:
         """What the result's format is; before the first `write`."""
         self._headers["X-ClickHouse-Format"] = format
         self._headers["Content-Type"] = content_type(format)
+
+    def show_progress(self, text: str) -> bool:
+        """Send a header that tells how far the statement is. False: it is too late for that."""
+        transport = self._request.transport
+        if self._response is not None or self._is_over or transport is None or transport.is_closing():
+            return False
+        lines = [f"X-ClickHouse-Progress: {text}"]
+        if not self._has_begun:
+            self._has_begun = True
+            own, self._headers = self._headers, {}
+            self._headers["Content-Type"] = own.pop("Content-Type")
+            if "X-ClickHouse-Format" in own:
+                self._headers["X-ClickHouse-Format"] = own.pop("X-ClickHouse-Format")
+            lines = ["HTTP/1.1 200 OK", *(f"{name}: {value}" for name, value in own.items()), *lines]
+        transport.write("".join(f"{line}\r\n" for line in lines).encode())
+        return True
 
     async def write(self, data: bytes) -> None:
         """The next piece of the result. Returns when the client has taken enough of it."""
@@ -105,8 +136,7 @@ class ResultSender:
     async def _start(self) -> None:
         self._begin_encoding()
         self._headers["X-ClickHouse-Exception-Tag"] = self._tag
-        self._response = web.StreamResponse(headers=self._headers)
-        await self._response.prepare(self._request)
+        await self._prepare()
         if self._spool is not None:
             self._spool.seek(0)
             while data := await asyncio.to_thread(self._spool.read, _BLOCK_BYTES):
@@ -115,6 +145,12 @@ class ResultSender:
         held, self._held = self._held, []
         for data in held:
             await self._send(data)
+
+    async def _prepare(self) -> web.StreamResponse:
+        kind = _BehindProgress if self._has_begun else web.StreamResponse
+        self._response = kind(headers=self._headers)
+        await self._response.prepare(self._request)
+        return self._response
 
     def _begin_encoding(self) -> None:
         if self._encoding is not None:
@@ -142,7 +178,8 @@ class ResultSender:
 
     async def finish(self, result: QueryResult | None) -> web.StreamResponse:
         """The result is whole."""
-        if self._response is None and self._spool is None:
+        self._is_over = True
+        if self._response is None and self._spool is None and not self._has_begun:
             if result is not None:
                 self._headers["X-ClickHouse-Summary"] = summary(result)
             body = b""
@@ -164,11 +201,13 @@ class ResultSender:
 
     async def fail(self, error: OnclusterError) -> web.StreamResponse:
         """The result cannot be had, or not the rest of it."""
+        self._is_over = True
         if self._spool is not None:
             self._spool.close()
         text = exception_text(error, self._version)
         if self._response is None:
-            return error_response(error, self._version, headers=self._headers, encoding=self._encoding)
+            whole = error_response(error, self._version, headers=self._headers, encoding=self._encoding)
+            return await self._behind_progress(whole) if self._has_begun else whole
         message = text.rstrip("\n").encode("utf-8", "backslashreplace")
         tag = self._tag.encode()
         block = b"\r\n__exception__\r\n%b\r\n%b\n%d %b\r\n__exception__\r\n" % (
@@ -185,6 +224,15 @@ class ResultSender:
         if self._request.transport is not None:
             self._request.transport.close()
         return self._response
+
+    async def _behind_progress(self, whole: web.Response) -> web.StreamResponse:
+        self._headers = {**whole.headers}
+        self._headers.pop("Content-Length", None)
+        response = await self._prepare()
+        assert isinstance(whole.body, bytes)
+        await response.write(whole.body)
+        await response.write_eof()
+        return response
 
 
 def error_response(

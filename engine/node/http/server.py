@@ -24,6 +24,7 @@ from engine.node.http.encoding import choose_encoding
 from engine.node.http.external import ExternalTable, read_form
 from engine.node.http.native_answer import native_answer
 from engine.node.http.peer_limits import with_peer_limits
+from engine.node.http.progress import takes_progress, with_progress
 from engine.node.http.query import (
     MAX_QUERY_BYTES,
     HttpQuery,
@@ -225,6 +226,8 @@ class HttpServer:
                 return await _failed(sender, query.query_id, error)
             audience = Audience()
             answering = self._respond(_asked(user, query, session, text.sql), text, tables, sender, audience)
+            if takes_progress(request):
+                answering = with_progress(answering, sender, query, self._pool, self._env)
             if not is_changing:
                 return await answering
             in_session = stack.pop_all()
