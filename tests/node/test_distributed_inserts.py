@@ -121,6 +121,36 @@ def test_an_insert_repeated_with_its_token_writes_nothing_twice(cluster: Cluster
     assert cluster.rows(name, "count()") == [5, 5]
 
 
+@pytest.mark.parametrize("token", ["", "mine"])
+@pytest.mark.parametrize("foreground", ["0", "1"])
+def test_what_two_shards_write_on_to_one_table_is_there_once(
+    cluster: Cluster, foreground: str, token: str
+) -> None:
+    """By a Distributed table on each shard, and by a view there. With one token for both shards the table
+    took the second one's rows for those of the first."""
+    below, above = cluster.tables(), cluster.tables(key="intDiv(k, 2)")
+    cluster.n1.query(
+        f"CREATE TABLE {above}_on ON CLUSTER c (k UInt64, v String) "
+        f"ENGINE = Distributed(c, default, {below}_d, intDiv(k, 2))"
+    )
+    cluster.n1.query(
+        f"CREATE MATERIALIZED VIEW {above}_v ON CLUSTER c TO {below}_d "
+        f"AS SELECT k + 1000 AS k, v FROM {above}"
+    )
+    mine = {"distributed_foreground_insert": foreground}
+    mine |= {"insert_deduplication_token": token} if token else {}
+    for _ in range(2 if token else 1):
+        for target in ("on", "d"):
+            cluster.n1.query(
+                f"INSERT INTO {above}_{target} SELECT number, toString(number) FROM numbers(40)", **mine
+            )
+            for table in (f"{above}_{target}", f"{below}_d"):
+                for node in cluster.nodes.values():
+                    node.query(f"SYSTEM FLUSH DISTRIBUTED {table}")
+    found = [k for of_shard in cluster.rows(below) for k in of_shard]
+    assert sorted(found) == sorted(k + more for k in range(40) for more in (0, 1000))
+
+
 def test_an_insert_repeated_with_its_token_is_written_once_whatever_is_sent_with_it(cluster: Cluster) -> None:
     """A batch's token is another one than those of its files."""
     name = cluster.tables(settings="SETTINGS background_insert_batch = 1")

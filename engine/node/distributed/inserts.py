@@ -246,8 +246,9 @@ class DistributedInserts:
         by_shard: dict[int, list[Block]] = {}
         for part in parts:
             blocks = by_shard.setdefault(part.shard, [])
-            # Shards do not know each other's tokens, so one may serve all. A second block needs its own.
-            own = f"{token}_{len(blocks)}" if blocks else token
+            # Shards may write on to one table, being Distributed ones themselves or by views.
+            own = f"{token}:{shards[part.shard].number}"
+            own = f"{own}_{len(blocks)}" if blocks else own
             blocks.append(_block(table, stage, part, own, passed_on, timeouts))
         work = [ShardBlocks(shards[index], blocks) for index, blocks in by_shard.items()]
         policy = policy_of(settings)
