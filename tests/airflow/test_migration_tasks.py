@@ -182,11 +182,7 @@ def test_an_approval_is_for_the_hosts_that_were_shown(
 
     run = roll_back(folder, hosts)
     run.approve(by="grace")
-    usual = Path(os.environ["ONCLUSTER_CONFIG"])
-    grown = tmp_path / "grown.xml"
-    last = "<replica><host>node06</host><port>9000</port></replica>"
-    grown.write_text(usual.read_text().replace(last, last + last.replace("node06", "node07"), 1))
-    monkeypatch.setenv("ONCLUSTER_CONFIG", str(grown))
+    monkeypatch.setenv("ONCLUSTER_CONFIG", str(grown(tmp_path)))
     before = len(hosts.entries())
     with pytest.raises(TaskRefused, match="node07:9000 joined order_cluster"):
         run.execute("begin")
@@ -195,6 +191,44 @@ def test_an_approval_is_for_the_hosts_that_were_shown(
     run.execute("plan")
     run.approve(by="grace")
     run.execute("begin")
+
+
+@pytest.mark.parametrize("own_tasks", ["30", "1"])
+def test_an_approval_is_for_the_hosts_that_were_shown_also_while_the_run_is_under_way(
+    folder: Path, hosts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_tasks: str
+) -> None:
+    from oncluster_airflow.errors import TaskRefused
+
+    roll_back(folder, hosts)
+    (folder / "0003_last.up.sql").write_text("CREATE DATABASE IF NOT EXISTS last;")
+    monkeypatch.setenv("ONCLUSTER_DAG_MIGRATIONS", own_tasks)
+    drops = "down.v0002_create_orders.submit_1" if own_tasks == "30" else "down.earlier"
+    run = Run(folder, "manual__3", direction="down", target_version=1)
+    run.execute("plan")
+    run.approve(by="grace")
+    run.execute("begin")
+    usual = os.environ["ONCLUSTER_CONFIG"]
+    before = len(hosts.entries())
+    monkeypatch.setenv("ONCLUSTER_CONFIG", str(grown(tmp_path)))
+    with pytest.raises(TaskRefused, match="node07:9000 joined order_cluster"):
+        run.execute(drops)
+    assert len(hosts.entries()) == before
+
+    # Sent to the hosts that were shown it goes to no other, and clearing its task is safe.
+    monkeypatch.setenv("ONCLUSTER_CONFIG", usual)
+    run.execute(drops)
+    monkeypatch.setenv("ONCLUSTER_CONFIG", str(grown(tmp_path)))
+    run.execute(drops)
+    assert len(hosts.entries()) == before + 1
+
+
+def grown(tmp_path: Path) -> Path:
+    """The configuration with a host more."""
+    last = "<replica><host>node06</host><port>9000</port></replica>"
+    usual = Path(os.environ["ONCLUSTER_CONFIG"]).read_text()
+    path = tmp_path / "grown.xml"
+    path.write_text(usual.replace(last, last + last.replace("node06", "node07"), 1))
+    return path
 
 
 def test_a_plan_that_destroys_nothing_asks_nobody(folder: Path, hosts: Any) -> None:

@@ -8,14 +8,14 @@ from typing import Any
 
 from airflow.sdk import Context
 
-from engine.config.model import Topology
 from engine.ddl.output import DEFAULT_TIMEOUT_S, OutputMode
-from engine.migrations.errors import MigrationRefused
+from engine.migrations.decide import is_begun, is_finished
 from engine.migrations.files import Direction
 from engine.migrations.lock import Binding
-from engine.migrations.model import Run, RunRequest
+from engine.migrations.model import Run, RunRequest, StatementRef
 from engine.migrations.selection import Leniency
-from oncluster_airflow.workspace import Manifest
+from oncluster_airflow.shown import Shown
+from oncluster_airflow.workspace import Manifest, Workspace
 
 BEGIN_TASK = "begin"
 PLAN_TASK = "plan"
@@ -31,14 +31,36 @@ class Begun:
 
     run: Run
     manifest: Manifest
+    shown: Shown
+
+    def require_as_begun(self, workspace: Workspace, ref: StatementRef) -> None:
+        """Raises MigrationRefused when the statement's file has changed, or it would go to hosts for which
+        nobody has approved it. Sent before, it goes to no others."""
+        self.manifest.require_unchanged(workspace.migrations, ref)
+        record, step = workspace.ledger.record(workspace.cluster, ref.version), self.run.step(ref.version)
+        is_sent = (
+            record is not None
+            and step is not None
+            and (is_finished(record, step) or (is_begun(record, step) and record.rows_of(ref.statement)))
+        )
+        if not is_sent:
+            self.shown.require_none_joined(workspace.topology, ref)
 
     def to_json(self) -> dict[str, Any]:
         """One value, since each look into XCom is a request to Airflow's API server."""
-        return {"run": self.run.to_json(), "manifest": self.manifest.to_json()}
+        return {
+            "run": self.run.to_json(),
+            "manifest": self.manifest.to_json(),
+            "shown": self.shown.to_json(),
+        }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Begun:
-        return cls(Run.from_json(data["run"]), Manifest.from_json(data["manifest"]))
+        return cls(
+            Run.from_json(data["run"]),
+            Manifest.from_json(data["manifest"]),
+            Shown.from_json(data.get("shown", ())),
+        )
 
 
 def run_of(context: Context) -> Begun | None:
@@ -70,20 +92,3 @@ def request_of(context: Context, *, approved_by: str = "") -> RunRequest:
             retry_failed=bool(params.get("retry_failed", False)),
         ),
     )
-
-
-def require_hosts_that_were_shown(plan: Mapping[str, Any], topology: Topology) -> None:
-    """Raises MigrationRefused when a statement that was approved would go to a host that has joined since:
-    what it would destroy there nobody has seen."""
-    for migration in plan["migrations"]:
-        for statement in migration["statements"]:
-            if not statement["needs_approval"]:
-                continue
-            cluster = topology.cluster(statement["cluster"])
-            shown = {host["host"] for host in statement["hosts"]}
-            joined = sorted({host.readable for host in cluster.host_ids} - shown)
-            if joined:
-                raise MigrationRefused(
-                    f"{', '.join(joined)} joined {cluster.name} after the plan was approved.",
-                    hint="Start a new run, which plans and asks anew.",
-                )

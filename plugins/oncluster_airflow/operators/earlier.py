@@ -101,7 +101,7 @@ class EarlierMigrationsOperator(MigrationOperator):
         ]
 
     def _apply(self, workspace: Workspace, begun: Begun, ref: StatementRef) -> FirstWait:
-        begun.manifest.require_unchanged(workspace.migrations, ref)
+        begun.require_as_begun(workspace, ref)
         self.with_runner(workspace, lambda runner: submit_statement(runner, begun.run, ref))
         return wait_a_moment(
             workspace, self.keeper_conn_id, begun.run, ref, grace_s=self.grace_s, env=self._env

@@ -7,7 +7,8 @@ each task is one of its steps in a process of its own and may run any number of 
    would send is exactly what `plan` showed and, where needed, what was approved. Killed in between: the retry
    re-enters.
 2. `submit` sends one statement once, by a token that follows from the ledger. It checks the file against the
-   checksum that `begin` recorded, since files may be edited while a run is under way.
+   checksum that `begin` recorded, and the hosts against those that were shown to who approved, since both may
+   change while a run is under way.
 3. `close` records how the run ended and gives the lock back. Killed before: the lease runs out by itself.
    A task that a person clears alone, when `close` is over, takes the lock and gives it back itself.
 Nothing here goes on to a statement while one before it is unfinished: that is the order of the tasks. Where a
@@ -44,11 +45,11 @@ from oncluster_airflow.operators.begin import (
     RUN_KEY,
     Begun,
     request_of,
-    require_hosts_that_were_shown,
     run_of,
 )
 from oncluster_airflow.outcomes import hosts_table, table
 from oncluster_airflow.settings import KEEPER_CONN_ID
+from oncluster_airflow.shown import Shown
 from oncluster_airflow.workspace import Manifest, Workspace
 
 T = TypeVar("T")
@@ -121,9 +122,11 @@ class BeginOperator(MigrationOperator, SkipMixin):
             )
         try:
             workspace = self.open_workspace()
+            shown = Shown()
             if request.approved_by:
-                plan = ti.xcom_pull(task_ids=PLAN_TASK, key=PLAN_KEY)
-                require_hosts_that_were_shown(plan, workspace.topology)
+                shown = Shown.of_plan(ti.xcom_pull(task_ids=PLAN_TASK, key=PLAN_KEY))
+                for ref in shown.statements:
+                    shown.require_none_joined(workspace.topology, ref)
             alone = is_alone(context, workspace)
             run = self.with_runner(workspace, lambda runner: runner.begin(request))
             manifest = Manifest.of(workspace.migrations, run.refs)
@@ -141,7 +144,7 @@ class BeginOperator(MigrationOperator, SkipMixin):
             raise TaskRefused(str(error)) from error
         except OnclusterError as error:
             raise as_airflow_error(error) from error
-        ti.xcom_push(key=RUN_KEY, value=Begun(run, manifest).to_json())
+        ti.xcom_push(key=RUN_KEY, value=Begun(run, manifest, shown).to_json())
         self.log.info("begun: %d statements of %d migrations", len(run.refs), len(run.steps))
         self.skip(ti, tasks_outside(context["dag"], run))
 
@@ -200,7 +203,7 @@ class SubmitMigrationStatementOperator(MigrationOperator):
             raise AirflowSkipException("Not part of this run.")
         try:
             workspace = self.open_workspace()
-            begun.manifest.require_unchanged(workspace.migrations, ref)
+            begun.require_as_begun(workspace, ref)
             with self.closed_behind(context, workspace, begun.run):
                 progress = self.with_runner(
                     workspace, lambda runner: submit_statement(runner, begun.run, ref)
