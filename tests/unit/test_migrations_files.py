@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,26 @@ def folder(tmp_path: Path, files: dict[str, str | bytes], name: str = "shop") ->
     for file, text in files.items():
         (path / file).write_bytes(text if isinstance(text, bytes) else text.encode())
     return path
+
+
+def test_the_how_to_s_loop_makes_two_files_of_one_of_goose_or_dbmate(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/how-to/migrations.md").read_text()
+    (loop,) = re.findall(r"```sh\n(for file in .*?)```", page, re.DOTALL)
+    path = folder(
+        tmp_path,
+        {
+            "00001_a.sql": f"-- +goose Up\n{CREATE};\n\n-- +goose Down\nDROP TABLE t;\n",
+            "20240101000000_b.sql": f"-- migrate:up\n{CREATE}\n\n-- migrate:down\nDROP TABLE u\n",
+        },
+    )
+    subprocess.run(["bash", "-c", loop], cwd=path, check=True, timeout=60)
+    found = [
+        [statement.sql for statement in of.statements]
+        for migration in load_folder(path).migrations
+        for of in (migration.up, migration.down)
+        if of is not None
+    ]
+    assert found == [[CREATE], ["DROP TABLE t"], [CREATE], ["DROP TABLE u"]]
 
 
 def script(text: str) -> Script:
