@@ -90,12 +90,15 @@ def select_merge(
     Each run holds parts of one partition in order, of which any neighbours may be merged: the caller has cut
     a partition wherever that is not so. A range never reaches over the end of a run.
     """
-    best: Selected | None = None
-    for run in runs:
-        found = _best_of_run(run, settings)
-        if found is not None and (best is None or found.score < best.score):
-            best = found
-    return best
+    return min(worth_merging(runs, settings), key=lambda each: each.score, default=None)
+
+
+def worth_merging(
+    runs: Sequence[Sequence[Candidate]], settings: SelectorSettings = SelectorSettings()
+) -> list[Selected]:
+    """The best merge of each run that has one; as for `select_merge`."""
+    found = (_best_of_run(run, settings) for run in runs)
+    return [each for each in found if each is not None]
 
 
 def select_old_partition(

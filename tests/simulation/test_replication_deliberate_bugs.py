@@ -6,7 +6,7 @@ the failure. The list is also a list of what must not be simplified away.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -173,15 +173,15 @@ def a_part_is_merged_before_its_quorum(monkeypatch: pytest.MonkeyPatch) -> None:
 def a_merge_is_assigned_on_an_old_log(monkeypatch: pytest.MonkeyPatch) -> None:
     load = merge_predicate.load_predicate
 
-    async def unchecked(ctx: ReplicaContext) -> MergePredicate:
-        return replace(await load(ctx), log_version=-1)
+    async def unchecked(ctx: ReplicaContext, partitions: Set[str] | None = None) -> MergePredicate:
+        return replace(await load(ctx, partitions), log_version=-1)
 
     monkeypatch.setattr(merge_assigner, "load_predicate", unchecked)
 
 
 @BUGS.add("R4", first=171, has_merges=True, has_slow_replica=True, steps=14, seeds=400)
 def a_merge_leaves_out_a_block_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def none(ctx: ReplicaContext) -> dict[str, set[int]]:
+    async def none(ctx: ReplicaContext, partitions: Set[str] | None = None) -> dict[str, set[int]]:
         return {}
 
     monkeypatch.setattr(merge_predicate.block_numbers, "committing", none)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence, Set
 from dataclasses import replace
 
 import pytest
@@ -13,17 +13,20 @@ import pytest
 from engine.errors import Code, SqlError
 from engine.keeper.base import Create, CreateMode, Remove
 from engine.keeper.memory_session import RequestKind
+from engine.replication.commands.mutate import create_mutation, wait_for_mutation
 from engine.replication.commands.optimize import Extent, OptimizeOptions, optimize
 from engine.replication.commands.partitions import truncate
 from engine.replication.commands.waiting import Sync
-from engine.replication.log_actions import MergeParts
+from engine.replication.log_actions import MergeParts, MutatePart
 from engine.replication.log_entry import LogEntry
 from engine.replication.mutation_entry import MutationEntry
 from engine.replication.part_checksums import PartDigest
 from engine.replication.part_name import PartName
 from engine.replication.part_set import ActivePartSet
 from engine.replication.part_store import MergeOptions, Part
+from engine.replication.replica import block_numbers
 from engine.replication.replica.block_numbers import allocate
+from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.merge_assigner import (
     Assigned,
     NotAssigned,
@@ -344,6 +347,46 @@ def test_a_replica_that_must_not_lead_does_not() -> None:
         await live.env.sleep(600)
         assert not replica.ctx.is_leader
         assert not live.actions(MergeParts)
+
+    run(main)
+
+
+def test_numbers_being_inserted_are_read_where_something_is_to_be_merged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each partition is a question to Keeper, and a table may have thousands."""
+    asked: list[Set[str] | None] = []
+    committing = block_numbers.committing
+
+    def noted(ctx: ReplicaContext, partitions: Set[str] | None = None) -> Awaitable[Mapping[str, set[int]]]:
+        asked.append(partitions)
+        return committing(ctx, partitions)
+
+    monkeypatch.setattr(block_numbers, "committing", noted)
+
+    async def main(live: Live) -> None:
+        asked.clear()
+        (replica,) = await live.cluster(1)
+        for value in range(12):
+            await replica.insert(value, partition="a")
+        for partition in ("b", "c", "d"):
+            await replica.insert(1, partition=partition)
+        await live.quiet()
+        held = await allocate(replica.ctx, "a")
+        await replica.insert(12, partition="a")
+        asked.clear()
+        replica.ctx.settings = ReplicatedSettings()
+        assert await assign_round(replica.ctx) is Round.ASSIGNED
+        assert asked == [{"a"}]
+        assert len(live.actions(MergeParts)) == 1
+        replica.ctx.settings = NO_OWN_MERGES
+        await held.abandon()
+        await live.quiet()
+        assert P(f"a_{held.number + 1}_{held.number + 1}_0") in replica.store.active  # not merged over `held`
+        asked.clear()
+        await wait_for_mutation(replica.ctx, await create_mutation(replica.ctx, "DELETE WHERE k = 1"))
+        assert {each for each in asked if each is not None} == {frozenset()}
+        assert len(live.actions(MutatePart)) == 5
 
     run(main)
 

@@ -152,7 +152,7 @@ async def drop_part(
     for _ in range(ATTEMPTS):
         keeper = ctx.session()
         try:
-            predicate = await load_predicate(ctx)
+            predicate = await load_predicate(ctx, frozenset())
             if part not in ctx.store.active:
                 raise SqlError(Code.NO_SUCH_DATA_PART, f"No part {part} in table {ctx.name}")
             if reason := predicate.why_not(part):

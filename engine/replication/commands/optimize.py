@@ -161,7 +161,7 @@ async def _assign(
     while True:
         keeper = ctx.session()
         try:
-            predicate = await load_predicate(ctx)
+            predicate = await load_predicate(ctx, frozenset(wanted) if wanted else None)
         except (ConnectionLoss, OperationTimeout, SessionExpired):
             await ctx.env.sleep(_PAUSE_S)
             continue

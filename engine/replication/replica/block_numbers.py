@@ -31,6 +31,7 @@ import enum
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -366,15 +367,19 @@ async def _add_partitions(keeper: Keeper, paths: TablePaths, partition_ids: set[
         raise NoNode(paths.blocks)
 
 
-async def committing(ctx: ReplicaContext) -> Mapping[str, set[int]]:
-    """By partition, the numbers that are held by somebody now. Partitions without any are left out.
+async def committing(
+    ctx: ReplicaContext, partition_ids: AbstractSet[str] | None = None
+) -> Mapping[str, set[int]]:
+    """By partition, the numbers that are held by somebody now, in all partitions or in these. Partitions
+    without any are left out.
 
     Read it *before* the log is pulled: what is not in it is then either in the log or will never be a part.
     """
     keeper = ctx.session()
-    partitions = [
-        name for name in (await keeper.children(ctx.paths.block_numbers)).names if is_partition_id(name)
-    ]
+    partitions = sorted(partition_ids or ())
+    if partition_ids is None:
+        names = (await keeper.children(ctx.paths.block_numbers)).names
+        partitions = [name for name in names if is_partition_id(name)]
     directories = [ctx.paths.partition_block_numbers(name) for name in partitions]
     found: dict[str, set[int]] = {}
     seen: list[tuple[str, int, str]] = []

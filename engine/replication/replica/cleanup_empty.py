@@ -43,7 +43,7 @@ async def drop_empty_parts(ctx: ReplicaContext) -> int:
     if not empty:
         return 0
     keeper = ctx.session()
-    predicate = await load_predicate(ctx)
+    predicate = await load_predicate(ctx, frozenset())
     last = (await last_quorum_parts(ctx, keeper)).parts
     free = [
         part

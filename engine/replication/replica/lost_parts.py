@@ -88,7 +88,7 @@ async def _is_anything_left(ctx: ReplicaContext, keeper: Keeper, partition_id: s
 
 async def _drop(ctx: ReplicaContext, keeper: Keeper, part: PartName, otherwise: SqlError) -> bool:
     """Raises `otherwise` where a part has to be there."""
-    predicate = await load_predicate(ctx)
+    predicate = await load_predicate(ctx, frozenset())
     if ctx.queue.is_to_be_dropped(part) or await _is_anything_left(ctx, keeper, part.partition_id):
         return False
     wanted = ctx.queue.virtual_parts.get_containing(part) or part

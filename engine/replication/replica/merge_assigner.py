@@ -40,6 +40,7 @@ from engine.replication.merge_selector import (
     SelectorSettings,
     select_merge,
     select_old_partition,
+    worth_merging,
 )
 from engine.replication.part_name import PartName, merged
 from engine.replication.part_store import Part
@@ -181,14 +182,11 @@ async def assign_round(ctx: ReplicaContext, ttl_merges: TtlMerges | None = None)
     guess = MergePredicate(queue, queue.virtual_parts, {}, frozenset(), -1)
     if ttl_merges is not None and (not ttl_merges.choose(ctx, runs_of(ctx, guess)) or not await has_ttl(ctx)):
         ttl_merges = None
-    if (
-        ttl_merges is None
-        and not _choose_merge(ctx, guess)
-        and not _choose_mutations(ctx, guess, room_for_mutations)
-    ):
+    partitions = None if ttl_merges is not None else _partitions_to_merge(ctx, guess)
+    if partitions == frozenset() and not _choose_mutations(ctx, guess, room_for_mutations):
         return Round.NOTHING  # without asking Keeper: what it knows beyond the queue only forbids more
     keeper = ctx.session()
-    predicate = await load_predicate(ctx)
+    predicate = await load_predicate(ctx, partitions)
     actions: Sequence[Action] = ()
     expired = None if ttl_merges is None else ttl_merges.choose(ctx, runs_of(ctx, predicate))
     if expired is not None:
@@ -284,24 +282,37 @@ def why_not_alike(parts: Sequence[Part]) -> str:
 def select_regular_merge(ctx: ReplicaContext, predicate: MergePredicate) -> Selected | None:
     """What is worth merging now, as the table's settings say."""
     settings, runs = ctx.settings, runs_of(ctx, predicate)
+    chosen = _selector_settings(ctx)
+    selected = select_merge(runs, chosen)
+    forced_age_s = settings.min_age_to_force_merge_seconds
+    if selected is not None or not settings.min_age_to_force_merge_on_partition_only or not forced_age_s:
+        return selected
+    has_limit = settings.enable_max_bytes_limit_for_min_age_to_force_merge
+    max_total_bytes = chosen.max_total_bytes if has_limit else sys.maxsize
+    counts = Counter(part.partition_id for part in ctx.store.active)
+    return select_old_partition(runs, counts, forced_age_s, max_total_bytes)
+
+
+def _partitions_to_merge(ctx: ReplicaContext, guess: MergePredicate) -> frozenset[str] | None:
+    """Where something is worth merging; None for anywhere."""
+    if ctx.settings.min_age_to_force_merge_on_partition_only:
+        return None if _choose_merge(ctx, guess) else frozenset()
+    found = worth_merging(runs_of(ctx, guess), _selector_settings(ctx))
+    return frozenset(each.parts[0].partition_id for each in found)
+
+
+def _selector_settings(ctx: ReplicaContext) -> SelectorSettings:
+    settings = ctx.settings
     forced_age_s = settings.min_age_to_force_merge_seconds or math.inf
-    is_of_partitions = bool(settings.min_age_to_force_merge_on_partition_only)
-    chosen = SelectorSettings(
+    return SelectorSettings(
         base=settings.merge_selector_base,
         max_parts_at_once=settings.max_parts_to_merge_at_once,
         min_parts_at_once=settings.min_parts_to_merge_at_once,
         max_total_bytes=settings.max_bytes_to_merge_at_max_space_in_pool,
         max_parts_looked_at=settings.merge_selector_window_size,
         leaves_small_at_right=bool(settings.merge_selector_enable_heuristic_to_remove_small_parts_at_right),
-        forced_age_s=math.inf if is_of_partitions else forced_age_s,
+        forced_age_s=math.inf if settings.min_age_to_force_merge_on_partition_only else forced_age_s,
     )
-    selected = select_merge(runs, chosen)
-    if selected is not None or not is_of_partitions or math.isinf(forced_age_s):
-        return selected
-    has_limit = settings.enable_max_bytes_limit_for_min_age_to_force_merge
-    max_total_bytes = chosen.max_total_bytes if has_limit else sys.maxsize
-    counts = Counter(part.partition_id for part in ctx.store.active)
-    return select_old_partition(runs, counts, forced_age_s, max_total_bytes)
 
 
 def _choose_merge(ctx: ReplicaContext, predicate: MergePredicate) -> tuple[PartName, ...]:

@@ -43,10 +43,10 @@ from engine.replication.replica.quorum import readable_status
 class MergePredicate:
     """Valid as long as `log` has version `log_version`. `queue` is live: it only makes the answers stricter.
 
-    `committing` are block numbers by partition, ascending; `awaiting_quorum` are parts of inserts whose
-    quorum is not reached; `dropping` are parts that a DROP_PART in the queue takes away: they are still among
-    the virtual parts, because nothing covers them, but who executes the entry first cannot make anything of
-    them.
+    `committing` are block numbers by partition, ascending, of `partitions` only, if that is not None:
+    elsewhere no two parts may be merged. `awaiting_quorum` are parts of inserts whose quorum is not reached;
+    `dropping` are parts that a DROP_PART in the queue takes away: they are still among the virtual parts,
+    because nothing covers them, but who executes the entry first cannot make anything of them.
     """
 
     queue: ReplicaQueue
@@ -55,6 +55,7 @@ class MergePredicate:
     awaiting_quorum: AbstractSet[PartName]
     log_version: int
     dropping: AbstractSet[PartName] = frozenset()
+    partitions: AbstractSet[str] | None = None
 
     def why_not(self, part: PartName) -> str:
         """Why `part` can be neither merged nor mutated now; empty if it can."""
@@ -79,6 +80,8 @@ class MergePredicate:
             return self.queue.why_no_merges
         if left.partition_id != right.partition_id:
             return f"parts {left} and {right} belong to different partitions"
+        if self.partitions is not None and left.partition_id not in self.partitions:
+            return f"partition {left.partition_id} was not looked at"
         first, last = left.max_block + 1, right.min_block - 1
         if first <= last:
             numbers = self.committing.get(left.partition_id, ())
@@ -109,6 +112,7 @@ class MergePredicate:
 
     def is_finished(self, number: int, entry: MutationEntry) -> bool:
         """Whether nothing that mutation `number` applies to exists, is coming, or can still be inserted."""
+        assert self.partitions is None
         for partition_id, block_number in entry.block_numbers:
             numbers = self.committing.get(partition_id, ())
             if numbers and numbers[0] < block_number:
@@ -116,13 +120,14 @@ class MergePredicate:
         return not self.queue.parts_to_do(number)
 
 
-async def load_predicate(ctx: ReplicaContext) -> MergePredicate:
-    """Read what is needed, in the order that the safety argument asks for."""
+async def load_predicate(ctx: ReplicaContext, partitions: AbstractSet[str] | None = None) -> MergePredicate:
+    """Read what is needed, in the order that the safety argument asks for. Each partition in which parts may
+    be merged is a question to Keeper: `partitions` are those, where it is known."""
     keeper = ctx.session()
     known = ctx.queue.virtual_parts.copy()
     # A part of `known` has its quorum's node already, if it has one: that may be read any time from now on.
     (committing, log_version), awaiting = await asyncio.gather(
-        _committing_and_log(ctx), parts_awaiting_quorum(ctx, keeper)
+        _committing_and_log(ctx, partitions), parts_awaiting_quorum(ctx, keeper)
     )
     return MergePredicate(
         queue=ctx.queue,
@@ -133,12 +138,15 @@ async def load_predicate(ctx: ReplicaContext) -> MergePredicate:
         dropping=frozenset(
             queued.dropped_range for queued in ctx.queue.entries if queued.dropped_range is not None
         ),
+        partitions=partitions,
     )
 
 
-async def _committing_and_log(ctx: ReplicaContext) -> tuple[Mapping[str, AbstractSet[int]], int]:
+async def _committing_and_log(
+    ctx: ReplicaContext, partitions: AbstractSet[str] | None
+) -> tuple[Mapping[str, AbstractSet[int]], int]:
     """Steps 2 and 3, in this order."""
-    committing = await block_numbers.committing(ctx)
+    committing = await block_numbers.committing(ctx, partitions)
     return committing, await log_puller.pull(ctx)
 
 
