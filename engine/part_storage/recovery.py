@@ -16,7 +16,6 @@ Repeatable: every step may be cut and is done again by the next start.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from pathlib import Path
 
 from engine.names import quote_string
@@ -39,6 +38,7 @@ from engine.part_storage.table_state import PASSING_MARK, TEMPORARY_PREFIX, Loca
 from engine.part_storage.workers import Connection
 from engine.replication.part_checksums import PartDiffers
 from engine.replication.part_name import PartName
+from engine.replication.part_set import covered
 from engine.replication.part_store import LoadedParts
 
 log = logging.getLogger(__name__)
@@ -113,7 +113,7 @@ def _load_active(connection: Connection, state: TableState, publisher: Publisher
             broken.append(local_name)
         else:
             named.setdefault(name, []).append(local_name)
-    for name in _covered(named):
+    for name in covered(named):
         dead += named.pop(name)
     for copies in named.values():
         copies.sort(key=first_block)
@@ -131,11 +131,6 @@ def _load_active(connection: Connection, state: TableState, publisher: Publisher
         except PartDiffers:
             broken.append(copies[-1])
     state.change_active(remove=tuple(state.active), add=found)
-
-
-def _covered(names: Iterable[PartName]) -> list[PartName]:
-    ordered = sorted(names)
-    return [name for name in ordered if any(other != name and other.contains(name) for other in ordered)]
 
 
 def _take_back_passing(state: TableState) -> None:

@@ -1,4 +1,5 @@
 """A set of parts of which none contains another: the active parts of a replica, or the parts it will have.
+And which of any parts contain others.
 
 Source: ClickHouse's ActiveDataPartSet.
 """
@@ -145,3 +146,29 @@ class ActivePartSet:
         if start and parts[start - 1].max_block >= part.min_block:
             start -= 1
         return start, end
+
+
+def containing(names: Iterable[PartName], part: PartName) -> PartName | None:
+    """One of `names` that contains `part`, or is it."""
+    partition_id = part.partition_id  # most names are of others, and a call costs ten times as much
+    return next((name for name in names if name.partition_id == partition_id and name.contains(part)), None)
+
+
+def covered(names: Iterable[PartName]) -> list[PartName]:
+    """Those of `names` that another one contains, in order. They may intersect as they like."""
+    outer: list[PartName] = []
+    """Those before, from the widest on, that may contain what comes."""
+    found: list[PartName] = []
+    for name in sorted(set(names), key=_widest_first):
+        while outer and not (
+            outer[-1].partition_id == name.partition_id and outer[-1].max_block >= name.min_block
+        ):
+            outer.pop()
+        if containing(outer, name) is not None:
+            found.append(name)
+        outer.append(name)
+    return sorted(found)
+
+
+def _widest_first(name: PartName) -> tuple[str, int, int, int, int]:
+    return name.partition_id, name.min_block, -name.max_block, -name.level, -name.mutation

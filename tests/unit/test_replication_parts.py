@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +18,14 @@ from engine.replication.part_name import (
     inserted,
     merged,
 )
-from engine.replication.part_set import ActivePartSet, Added, Covered, PartsIntersect
+from engine.replication.part_set import (
+    ActivePartSet,
+    Added,
+    Covered,
+    PartsIntersect,
+    containing,
+    covered,
+)
 
 P = PartName.parse
 
@@ -217,3 +226,34 @@ def test_an_inserted_part_spans_its_one_block() -> None:
     assert inserted("all", 7) == P("all_7_7_0")
     with pytest.raises(SqlError):
         inserted("../x", 7)
+
+
+_ANY_PART = st.builds(
+    lambda partition, first, length, level, mutation: PartName(
+        partition, first, first + length, level, mutation
+    ),
+    st.sampled_from(["a", "b"]),
+    st.integers(0, 9),
+    st.integers(0, 5),
+    st.integers(0, 3),
+    st.sampled_from([0, 20, 21]),
+)
+
+
+@given(st.lists(_ANY_PART, max_size=12), _ANY_PART)
+def test_of_any_parts_those_that_others_contain(parts: list[PartName], part: PartName) -> None:
+    distinct = sorted(set(parts))
+    assert covered(parts) == [
+        each for each in distinct if any(o != each and o.contains(each) for o in distinct)
+    ]
+    found = containing(parts, part)
+    assert found in parts and found.contains(part) if found else not any(o.contains(part) for o in parts)
+
+
+def test_many_parts_are_compared_in_no_time() -> None:
+    """5,000 took 10 s, with each start of a table."""
+    parts = [PartName("all", number, number, 0) for number in range(5000)]
+    outer = PartName("all", 100, 110, 1)
+    begin_s = time.process_time()
+    assert covered([*parts, outer]) == parts[100:111]
+    assert time.process_time() - begin_s < 1.0

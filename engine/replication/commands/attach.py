@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 
 from engine.errors import (
     Code,
@@ -39,6 +40,7 @@ from engine.replication.commands.waiting import DEFAULT_INACTIVE_TIMEOUT_S, Sync
 from engine.replication.log_actions import AttachPart
 from engine.replication.log_entry import LogEntry
 from engine.replication.part_name import PartName, inserted
+from engine.replication.part_set import covered
 from engine.replication.part_store import DetachedPart
 from engine.replication.replica.block_numbers import BlockNumber, Purpose, allocate
 from engine.replication.replica.context import ReplicaContext
@@ -122,12 +124,9 @@ def _no_such(ctx: ReplicaContext, directory: str) -> SqlError:
 
 
 def _without_covered(parts: Sequence[DetachedPart]) -> list[DetachedPart]:
-    named = [(part, part.name) for part in parts if part.name is not None]
-    return [
-        part
-        for part, name in sorted(named, key=lambda each: each[1])
-        if not any(other != name and other.contains(name) for _, other in named)
-    ]
+    named = [(part.name, part) for part in parts if part.name is not None]
+    inner = set(covered(name for name, _ in named))
+    return [part for name, part in sorted(named, key=itemgetter(0)) if name not in inner]
 
 
 def _partition_of(part: DetachedPart) -> str | None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from engine.errors import Code, NoNode, SqlError
 from engine.replication.log_actions import AttachPart, GetPart
+from engine.replication.part_set import containing
 from engine.replication.quorum import QuorumStatus
 from engine.replication.replica import log_puller
 from engine.replication.replica.context import ReplicaContext
@@ -37,7 +38,7 @@ async def max_blocks(ctx: ReplicaContext) -> Mapping[str, int]:
     if pending is not None:
         limits[pending.part.partition_id] = pending.part.min_block - 1
     for part in last_parts:
-        if not any(each.contains(part) for each in active):
+        if containing(active, part) is None:
             raise SqlError(
                 Code.REPLICA_IS_NOT_IN_QUORUM,
                 f"Replica doesn't have part {part} which was successfully written to quorum of other "
@@ -58,9 +59,7 @@ def _check_earlier(ctx: ReplicaContext, limits: Mapping[str, int]) -> None:
         if not queued.entry.quorum and queued.entry.source_replica:
             continue
         part = queued.entry.action.part
-        if part.max_block <= limits.get(part.partition_id, -1) and not any(
-            each.contains(part) for each in ctx.store.active
-        ):
+        if part.max_block <= limits.get(part.partition_id, -1) and containing(ctx.store.active, part) is None:
             raise SqlError(
                 Code.REPLICA_IS_NOT_IN_QUORUM,
                 f"Replica has not fetched part {part} yet, whose quorum may have been reached without it.",

@@ -33,6 +33,7 @@ from engine.replication.block_id import BlockId
 from engine.replication.log_actions import Action, AttachPart, GetPart
 from engine.replication.log_entry import LogEntry
 from engine.replication.part_name import PartName, inserted
+from engine.replication.part_set import containing
 from engine.replication.part_store import Part
 from engine.replication.replica.block_numbers import Abandoned, BlockNumber
 from engine.replication.replica.context import ReplicaContext
@@ -300,7 +301,7 @@ class InsertTransaction:
         """Parts that something that readers see covers already. Nobody makes such a thing while a part is in
         flight, so only what was in doubt is worth the look."""
         active = tuple(self._ctx.store.active)
-        return [name for name in self._names if any(other.contains(name) for other in active)]
+        return [name for name in self._names if containing(active, name) is not None]
 
     async def _publish(self) -> None:
         """The transaction was executed."""

@@ -33,6 +33,7 @@ from engine.replication.log_actions import MergeParts, MutatePart
 from engine.replication.part_checksums import PartDiffers, check_same_part
 from engine.replication.part_header import PartHeader
 from engine.replication.part_name import PartName
+from engine.replication.part_set import containing
 from engine.replication.part_store import Part
 from engine.replication.paths import ReplicaPaths
 from engine.replication.replica import peers
@@ -142,14 +143,14 @@ async def publish(
     of parts that were missing, and that now are here, covered or replaced, are over.
     """
     spans = [*parts, *([replacing] if replacing else [])]
-    hidden = sorted(
-        name for name in ctx.store.active if name not in parts and any(span.contains(name) for span in spans)
-    )
+    partition_ids = {span.partition_id for span in spans}
+    near = [name for name in ctx.store.active if name.partition_id in partition_ids and name not in parts]
+    hidden = sorted(name for name in near if any(span.contains(name) for span in spans))
     shown: list[PartName] = []
     for part in parts:
         if part not in ctx.store.staged:
             continue
-        if any(name.contains(part) for name in ctx.store.active):
+        if containing(ctx.store.active, part) is not None:
             await ctx.store.discard(part)
         else:
             shown.append(part)

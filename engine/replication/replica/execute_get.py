@@ -19,6 +19,7 @@ from engine.replication.fetching import PartUnavailable
 from engine.replication.log_actions import AttachPart, GetPart
 from engine.replication.part_checksums import PartDiffers
 from engine.replication.part_name import PartName
+from engine.replication.part_set import containing
 from engine.replication.replica import peers, quorum
 from engine.replication.replica.commit_part import Agreed, commit_produced
 from engine.replication.replica.context import ReplicaContext
@@ -85,7 +86,7 @@ async def is_here(ctx: ReplicaContext, part: PartName) -> bool:
     node that a commit without answer may have made for it.
     """
     keeper = ctx.session()
-    covering = next((name for name in ctx.store.active if name.contains(part)), None)
+    covering = containing(ctx.store.active, part)
     if covering is None:
         if part not in ctx.store.staged:
             return False

@@ -27,6 +27,7 @@ from engine.keeper.base import Keeper
 from engine.replication.log_actions import Action, GetPart
 from engine.replication.part_checksums import PartDiffers, check_same_part
 from engine.replication.part_name import PartName
+from engine.replication.part_set import containing
 from engine.replication.part_store import Fate, Part, PartsBroken
 from engine.replication.replica import (
     log_puller,
@@ -101,7 +102,7 @@ async def check_part(ctx: ReplicaContext, part: PartName) -> Checked:
     local = ctx.store.active.get(part)
     if local is not None:
         return await _check_local(ctx, keeper, local)
-    if any(name.contains(part) for name in ctx.store.active):
+    if containing(ctx.store.active, part) is not None:
         return Checked(part, Verdict.FINE)
     if part in ctx.store.staged:
         return Checked(part, Verdict.AGAIN)  # An entry of the queue is about to show it.
@@ -117,7 +118,7 @@ def _is_in_use(ctx: ReplicaContext, part: PartName) -> bool:
 
 
 def _is_needed(ctx: ReplicaContext, part: PartName) -> bool:
-    if any(name.contains(part) for name in ctx.store.active):
+    if containing(ctx.store.active, part) is not None:
         return False  # it came while it was looked for elsewhere
     return any(part in queued.entry.new_parts or part in queued.sources for queued in ctx.queue.entries)
 
@@ -211,7 +212,7 @@ async def _check_missing(ctx: ReplicaContext, keeper: Keeper, part: PartName) ->
     producer = ctx.queue.producer_of(part)
     if producer is not None and producer.sources:
         for source in producer.sources:
-            if not any(name.contains(source) for name in ctx.store.active):
+            if containing(ctx.store.active, source) is None:
                 ctx.check_later(source)
         return Checked(part, Verdict.AWAITED, "it is to be made here")
     if producer is not None and producer.is_executing:

@@ -42,6 +42,7 @@ from engine.keeper.base import Check, Children, Create, Keeper, Node, Op, Remove
 from engine.keeper.recipes import try_remove
 from engine.replication.log_actions import GetPart
 from engine.replication.part_name import PartName
+from engine.replication.part_set import containing
 from engine.replication.part_store import Fate
 from engine.replication.paths import TablePaths
 from engine.replication.quorum import LastQuorumParts, QuorumStatus
@@ -155,7 +156,7 @@ async def report_held(ctx: ReplicaContext) -> None:
     parts = [part for part, _ in await pending_parts(keeper, ctx.paths)]
     active = tuple(ctx.store.active)
     for part in parts:
-        holder = next((name for name in active if name.contains(part)), None)
+        holder = containing(active, part)
         if holder is not None and await keeper.exists(ctx.me.part(holder)) is not None:
             await part_is_here(ctx, part)
 

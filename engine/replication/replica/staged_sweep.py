@@ -16,6 +16,7 @@ import logging
 
 from engine.keeper.recipes import try_remove
 from engine.replication.part_name import PartName
+from engine.replication.part_set import containing
 from engine.replication.replica import commit_part, log_puller
 from engine.replication.replica.background import keep_running
 from engine.replication.replica.context import ReplicaContext
@@ -61,7 +62,7 @@ async def _settle(ctx: ReplicaContext, part: PartName) -> None:
     await keeper.sync(ctx.me.parts)
     await log_puller.pull(ctx)
     is_known = await keeper.exists(ctx.me.part(part)) is not None
-    is_covered = any(name.contains(part) for name in ctx.store.active)
+    is_covered = containing(ctx.store.active, part) is not None
     if part not in ctx.store.staged or not _is_left_over(ctx, part):
         return
     log.info("replica.staged_settled table=%s part=%s is_known=%s", ctx.name, part, is_known)
