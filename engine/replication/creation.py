@@ -122,6 +122,15 @@ def leader_election_ops(paths: TablePaths) -> tuple[Op, ...]:
     )
 
 
+def names_of_later_nodes(paths: TablePaths) -> frozenset[str]:
+    """The table's children that replicas make by themselves, where they miss them."""
+    made = (
+        paths.leader_election,
+        *(node.path for node in later_nodes(paths, NewReplica(b"", b"", _NO_SERVER))),
+    )
+    return frozenset(path[len(paths.root) + 1 :].partition("/")[0] for path in made)
+
+
 def pristine_checks(replica: ReplicaPaths) -> tuple[Check, ...]:
     """What holds of a replica that was created and never activated: nobody has written to these nodes."""
     return tuple(

@@ -19,9 +19,12 @@ from engine.replication.commands.restore import (
     is_founder,
     restore_replica,
 )
+from engine.replication.settings import ReplicatedSettings
 from engine.testing.replication_disk import model_definition
 from tests.unit.replica_bench import PATHS, Bench, Replica, new_replica, run
 from tests.unit.replication_create_support import fail_after
+from tests.unit.replication_live_support import Live
+from tests.unit.replication_live_support import run as run_live
 
 
 async def lose_keepers_data(bench: Bench, *replicas: Replica) -> None:
@@ -90,6 +93,47 @@ def test_only_a_read_only_replica_that_keeper_does_not_know_is_restored() -> Non
         with pytest.raises(SqlError) as caught:
             await restore_replica(replica.ctx, await replica.holder.get(), new_replica(1), model_definition())
         assert caught.value.code == Code.BAD_ARGUMENTS
+
+    run(main)
+
+
+def test_a_table_removed_by_hand_under_living_replicas_can_be_restored() -> None:
+    """Who assigns merges makes `leader_election` anew when it is empty, in the middle of the removal."""
+
+    async def main(live: Live) -> None:
+        replica = await live.replica(settings=ReplicatedSettings())
+        await replica.insert(1)
+        keeper = await live.keeper()
+        mark = f"{PATHS.leader_election}/leader_election-0"
+        await keeper.remove(mark)
+        await live.env.sleep(60)
+        assert live.has(mark), "somebody has to lead"
+        await remove_recursive(keeper, PATHS.root, keep_child="leader_election")
+        await keeper.create(mark, b"all")
+        await live.env.sleep(60)
+        assert live.children(PATHS.root) == ["leader_election"]
+        await replica.table.stop()
+        made = await restore_replica(
+            replica.ctx, await replica.ctx.holder.get(), new_replica(1), model_definition()
+        )
+        assert made is Created.TABLE
+
+    run_live(main)
+
+
+def test_two_that_find_leftovers_of_a_table_make_one_table() -> None:
+    async def main(bench: Bench) -> None:
+        keeper = await bench.keeper()
+        await create_ancestors(keeper, f"{PATHS.leader_election}/x")
+        await keeper.create(f"{PATHS.leader_election}/leader_election-0", b"all")
+        sessions = [await bench.keeper() for _ in range(4)]
+        made = await asyncio.gather(
+            *(
+                create_replica(session, PATHS, PATHS.replica(f"r{n}"), new_replica(n), model_definition())
+                for n, session in enumerate(sessions, 1)
+            )
+        )
+        assert sorted(each.value for each in made) == ["replica", "replica", "replica", "table"]
 
     run(main)
 

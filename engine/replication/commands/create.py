@@ -3,7 +3,9 @@
 Safety argument.
 
 1. The nodes above the table's path are made; they stay, whatever happens.
-2. What a DROP that crashed has left at the path is removed first, under its lock (`commands.drop`).
+2. What a DROP that crashed has left at the path is removed first, under its lock (`commands.drop`). Nodes
+   that replicas have made by themselves while somebody removed the table under them go in one transaction,
+   which asserts that there is no table.
 3. The table with its first replica is one transaction, a further replica another. The second checks that
    the list of replicas and the table's structure are still what they were when they were compared and asked
    about (`check_place`), and that there is a replica that nobody has begun to drop. A crash before it leaves
@@ -24,7 +26,7 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from engine.errors import (
@@ -38,7 +40,7 @@ from engine.errors import (
     OperationTimeout,
     SqlError,
 )
-from engine.keeper.base import Check, Keeper, Node, Stat
+from engine.keeper.base import Check, Create, Keeper, Node, Remove, Stat
 from engine.keeper.recipes import create_ancestors, create_if_not_exists
 from engine.replication.columns import Columns
 from engine.replication.commands.drop import drop_replica, finish_dropping, remove_table_without_replicas
@@ -46,6 +48,7 @@ from engine.replication.creation import (
     NewReplica,
     later_nodes,
     leader_election_ops,
+    names_of_later_nodes,
     pristine_checks,
     replica_ops,
     table_ops,
@@ -126,7 +129,10 @@ async def create_replica(
                 await complete_table(keeper, paths, new)
                 log.info("replication.created replica=%s what=%s", me.root, created.value)
                 return created
-            strangers += await _is_stranger(keeper, paths)
+            if await _is_stranger(keeper, paths):
+                leftovers = await _leftovers(keeper, paths)
+                strangers += not leftovers
+                await _remove(keeper, paths, leftovers)
             if strangers > _ROUNDS_OF_A_STRANGER:
                 break
         except (ConnectionLoss, OperationTimeout):
@@ -143,7 +149,7 @@ async def create_replica(
 
 async def refuse_stranger(keeper: Keeper, paths: TablePaths) -> None:
     """Before anything is changed for a `create_replica` that will not be possible. Raises SqlError 253."""
-    if await _is_stranger(keeper, paths):
+    if await _is_stranger(keeper, paths) and not await _leftovers(keeper, paths):
         raise _cannot_create(paths, _A_STRANGER)
 
 
@@ -330,3 +336,38 @@ async def _is_stranger(keeper: Keeper, paths: TablePaths) -> bool:
     """Whether there is a node at the table's path that no CREATE and no DROP of a table left."""
     root, replicas, dropped = await keeper.exists_many([paths.root, paths.replicas, paths.dropped])
     return root is not None and replicas is None and dropped is None
+
+
+async def _leftovers(keeper: Keeper, paths: TablePaths) -> Sequence[str]:
+    """All nodes below the table's path, children first, if they are only those that replicas make by
+    themselves: a removal of the table by hand, while replicas were alive, leaves such."""
+    try:
+        names = (await keeper.children(paths.root)).names
+        if not names_of_later_nodes(paths).issuperset(names):
+            return ()
+        found: list[str] = []
+        for name in names:
+            found += await _tree(keeper, f"{paths.root}/{name}")
+        return found
+    except NoNode:
+        return ()
+
+
+async def _tree(keeper: Keeper, path: str) -> list[str]:
+    below: list[str] = []
+    for name in (await keeper.children(path)).names:
+        below += await _tree(keeper, f"{path}/{name}")
+    return [*below, path]
+
+
+async def _remove(keeper: Keeper, paths: TablePaths, leftovers: Sequence[str]) -> None:
+    """With the table's own node, unless there is a table or something else by now."""
+    if not leftovers:
+        return
+    nowhere = (Create(paths.replicas), Remove(paths.replicas))
+    try:
+        await keeper.multi([*nowhere, *map(Remove, leftovers), Remove(paths.root)])
+        log.info("replication.leftovers_removed path=%s nodes=%d", paths.root, len(leftovers))
+    except MultiFailed as failed:
+        if not isinstance(failed.error, NodeExists | NoNode | NotEmpty):
+            raise
