@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -18,6 +19,7 @@ from engine.replication.mutation_entry import MutationEntry
 from engine.replication.part_name import PartName
 from engine.replication.part_store import Part
 from engine.replication.replica.block_numbers import allocate
+from engine.replication.replica.runner import MAX_MERGES_UNDER_WAY
 from engine.replication.replica.switches import Activity
 from engine.replication.settings import ReplicatedSettings
 from engine.testing.replication_disk import Damage
@@ -77,6 +79,29 @@ def test_in_one_partition() -> None:
         assert entry_of(live, number).block_numbers == (("b", 1),)
         assert replica.parts() == ["a_0_0_0", "b_0_0_0_1"]
         assert replica.keys() == [1]
+
+    run(main)
+
+
+def test_while_results_wait_to_be_shown_others_are_made() -> None:
+    class SlowToShow(MemoryPartStore):
+        async def publish(self, add: Sequence[PartName], remove: Sequence[PartName] = ()) -> None:
+            if remove:
+                await shown.wait()
+            await super().publish(add, remove)
+
+    shown = asyncio.Event()
+
+    async def main(live: Live) -> None:
+        replica = await live.replica(make_store=SlowToShow)
+        for value in range(12):
+            await replica.insert(value)
+        await create_mutation(replica.ctx, "UPDATE v = 1 WHERE 1")
+        await live.env.sleep(60)
+        assert len(replica.store.mutations) == MAX_MERGES_UNDER_WAY
+        shown.set()
+        await live.quiet()
+        assert replica.rows() == [(value, 1) for value in range(12)]
 
     run(main)
 

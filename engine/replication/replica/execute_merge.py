@@ -65,7 +65,7 @@ async def execute_merge(ctx: ReplicaContext, queued: QueuedEntry) -> None:
                 raise
             await suspect(ctx, action.sources, action.result, error)
             return
-    await commit_or_fetch(ctx, action.result)
+    await commit_or_fetch(ctx, queued, action.result)
 
 
 def _why_stopped(ctx: ReplicaContext, action: MergeParts) -> str:
@@ -101,8 +101,10 @@ async def have_already(ctx: ReplicaContext, result: PartName) -> bool:
         return True
 
 
-async def commit_or_fetch(ctx: ReplicaContext, result: PartName) -> None:
+async def commit_or_fetch(ctx: ReplicaContext, queued: QueuedEntry, result: PartName) -> None:
     """Commit a staged part; where another replica has it with other bytes, take those."""
+    queued.is_made = True
+    ctx.queue_changed.set()
     try:
         await commit_part.commit_produced(ctx, result)
     except PartDiffers as error:

@@ -74,7 +74,7 @@ async def execute_mutate(ctx: ReplicaContext, queued: QueuedEntry) -> None:
         else:
             await suspect(ctx, [action.source], action.result, error)
     else:
-        await commit_or_fetch(ctx, action.result)
+        await commit_or_fetch(ctx, queued, action.result)
     _note_success(states, action)
 
 

@@ -62,6 +62,8 @@ class QueuedEntry:
     """What it would make instead, as soon as nobody makes anything inside it any more."""
     has_just_wanted: bool = False
     """In the execution under way, or the one that ended last."""
+    is_made: bool = False
+    """Its result is staged, and waits for Keeper and to be shown to readers: no more work than that."""
     is_given_up: bool = False
     """Executed, and what it was to make will never be: its quorum was not reached."""
     on_finished: list[Callable[[], None]] = field(default_factory=list)
@@ -219,7 +221,7 @@ class ReplicaQueue:
 
     def finished(self, queued: QueuedEntry) -> None:
         """It does not execute any more (whatever came of it)."""
-        queued.is_executing = False
+        queued.is_executing = queued.is_made = False
         queued.actual_part = None
         if not queued.has_just_wanted:
             queued.wanted_part = None
@@ -294,6 +296,14 @@ class ReplicaQueue:
     def count_executing(self, *kinds: type) -> int:
         """As `count`, of those that execute."""
         return sum(isinstance(queued.entry.action, kinds) for queued in self._entries if queued.is_executing)
+
+    def count_making(self, *kinds: type) -> int:
+        """As `count_executing`, without those whose result is made."""
+        return sum(
+            isinstance(queued.entry.action, kinds)
+            for queued in self._entries
+            if queued.is_executing and not queued.is_made
+        )
 
     def oldest_insert(self, *, besides: Collection[QueuedEntry] = ()) -> str:
         """The least create time of the inserts that are not here yet; empty if there are none."""

@@ -50,6 +50,9 @@ MAX_FETCHES = 16
 """Parts that a table fetches at once (ClickHouse's background_fetches_pool_size)."""
 MAX_MERGES = 4
 """Merges and mutations of a table at once."""
+MAX_MERGES_UNDER_WAY = 8
+"""With those whose result only waits to be shown. To show several of one partition costs as much as
+one, which is more the more parts it has."""
 MAX_EXECUTING = 32
 IDLE_PAUSE_S = 5.0
 """How long nothing is looked for when nothing could run; entries, results and switches wake earlier."""
@@ -88,7 +91,9 @@ def _choose(ctx: ReplicaContext) -> QueuedEntry | None:
         merges_stopped=switches.is_stopped(Activity.MERGES),
         fetches_stopped=switches.is_stopped(Activity.FETCHES),
         free_fetches=MAX_FETCHES - queue.count_executing(*_FETCHES),
-        free_merges=MAX_MERGES - queue.count_executing(*_MERGES),
+        free_merges=min(
+            MAX_MERGES - queue.count_making(*_MERGES), MAX_MERGES_UNDER_WAY - queue.count_executing(*_MERGES)
+        ),
     )
     return queue.choose(limits, now_s=ctx.env.now_s())
 
