@@ -8,16 +8,20 @@ from dataclasses import replace
 import pytest
 
 from engine.errors import Code, SqlError
+from engine.keeper import Create
 from engine.replication.commands import partitions
+from engine.replication.commands.copied_parts import most_copies
 from engine.replication.commands.mutate import create_mutation
 from engine.replication.commands.partitions import Placement, RangeFate, Sync
 from engine.replication.log_actions import AttachPart, DropRange, GetPart, ReplaceRange
 from engine.replication.part_name import PartName
 from engine.replication.part_store import Part, PartsBroken
+from engine.replication.paths import TablePaths
 from engine.replication.replica.switches import Activity
 from engine.testing.replication_disk import COLUMNS, Damage
 from tests.unit.replication_live_support import (
     OTHER,
+    PATHS,
     Live,
     P,
     check_equal,
@@ -310,6 +314,28 @@ def test_attach_from_adds_and_adds_the_same_part_once() -> None:
             replicas[0].ctx, "all", "d", "source", placement=Placement.ADD, sync=Sync.ALL
         )
         assert len(added) == 1
+
+    run(main)
+
+
+def test_more_parts_than_one_transaction_carries_are_added_in_several() -> None:
+    async def main(live: Live) -> None:
+        paths = TablePaths(f"{PATHS.root}/{'long/' * 500}t")
+        replicas = [await live.replica(name, paths=paths) for name in ("r1", "r2")]
+        ctx, count = replicas[0].ctx, most_copies(paths) + 20
+        await live.plain_table("source", *(("all", [{"k": k, "v": 1}]) for k in range(count)))
+        with pytest.raises(SqlError, match=f"{count} parts are more") as refused:
+            await partitions.replace_partition(ctx, "all", "d", "source")
+        assert refused.value.code == Code.TOO_MANY_PARTS and not staged(*replicas)
+        once = [Create("/recorded")]
+        with pytest.raises(SqlError, match="parts are more"):
+            await partitions.replace_partition(ctx, "all", "d", "source", placement=Placement.ADD, fence=once)
+        added = await partitions.replace_partition(
+            ctx, "all", "d", "source", placement=Placement.ADD, sync=Sync.ALL
+        )
+        assert len(added) == count and len(live.actions(ReplaceRange, paths)) == 2
+        check_equal(*replicas)
+        assert replicas[1].keys() == list(range(count))
 
     run(main)
 

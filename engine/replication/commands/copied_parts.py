@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from engine.errors import Code, SqlError
 from engine.keeper.base import Keeper
+from engine.keeper.checks import MAX_REQUEST_BYTES
 from engine.replication.columns import DefaultKind
 from engine.replication.log_actions import ReplaceRange
 from engine.replication.part_name import MAX_BLOCK_NUMBER, MAX_LEVEL, PartName
@@ -16,6 +17,8 @@ from engine.replication.table_definition import TableDefinition
 from engine.sql.cursor import Cursor
 
 _NO_COLUMNS_VERSION = -1
+_BYTES_OF_A_COPY = 500
+"""In the transaction that adds it, beside the table's path."""
 
 
 def nothing_dropped(partition_id: str) -> PartName:
@@ -34,6 +37,19 @@ def replace_range_of(
         results=tuple(copy.name for _, copy in copies),
         checksums=tuple(copy.digest.hash_text.upper() for _, copy in copies),
         columns_version=_NO_COLUMNS_VERSION,
+    )
+
+
+def most_copies(paths: TablePaths) -> int:
+    """So many parts one transaction carries: each has two nodes, a lock, and a line of the entry."""
+    return MAX_REQUEST_BYTES * 3 // 4 // (3 * len(paths.root.encode()) + _BYTES_OF_A_COPY)
+
+
+def too_many(what: str, parts: int, most: int) -> SqlError:
+    return SqlError(
+        Code.TOO_MANY_PARTS,
+        f"{what}: {parts} parts are more than one transaction of Keeper carries ({most}).",
+        hint="OPTIMIZE TABLE … PARTITION … FINAL makes one part of them.",
     )
 
 

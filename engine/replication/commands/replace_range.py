@@ -14,7 +14,8 @@ one moment for readers of each replica.
    after 3 ones that wait for the entry.
 
 ATTACH PARTITION FROM drops nothing (its range has one block, and means none), and publishes after 3. A copy
-of the same bytes is added once: its checksum stands in `blocks/` like an insert's id.
+of the same bytes is added once: its checksum stands in `blocks/` like an insert's id. So more parts than one
+transaction carries come in several, but not for a fenced statement: who goes on with it may have others.
 
 MOVE PARTITION is both in one multi, for two tables in one Keeper: the copies appear in one table exactly if
 the range is dropped from the other. Before the multi, all parts of the range have to be here, with
@@ -50,10 +51,12 @@ from engine.keeper.base import Create, Keeper, Op, SetData
 from engine.replication.commands.copied_parts import (
     attached_node,
     check_same_structure,
+    most_copies,
     not_attached_yet,
     nothing_dropped,
     parts_of,
     replace_range_of,
+    too_many,
 )
 from engine.replication.commands.drop_range import (
     ATTEMPTS,
@@ -102,8 +105,8 @@ async def replace_partition(
     """Copy a partition of another MergeTree table on this node, replicated or not; returns the new parts.
 
     Of a replicated source, what this node's replica has is copied. Raises SqlError 60 UNKNOWN_TABLE, 122
-    INCOMPATIBLE_COLUMNS, 36 for another partition or sorting key, 517, 242, 341; MultiFailed if an
-    operation of `fence` is refused.
+    INCOMPATIBLE_COLUMNS, 36 for another partition or sorting key, 252 for more parts than one transaction
+    carries, 517, 242, 341; MultiFailed if an operation of `fence` is refused.
     """
     source = ctx.other_table(from_database, from_table)
     if source is None:
@@ -112,6 +115,7 @@ async def replace_partition(
             f"Table {from_database}.{from_table} of the MergeTree family does not exist here",
         )
     check_same_structure(await source.definition(), await ctx.store.definition())
+    parts: list[PartName] = []
     for _ in range(ATTEMPTS):
         done = await uninterrupted(
             _attempt_replace(ctx, fence, partition_id, source, (from_database, from_table), placement)
@@ -121,12 +125,14 @@ async def replace_partition(
         if done.entry is None:
             if fence:
                 await ctx.session().multi(fence)
-            return []
+            return parts
         log.info(
             "replication.replaced table=%s partition=%s parts=%d", ctx.name, partition_id, len(done.parts)
         )
+        parts += done.parts
         await wait_for_entry(ctx, done.entry, sync=sync, inactive_timeout_s=inactive_timeout_s)
-        return list(done.parts)
+        if not done.is_more:
+            return parts
     raise cannot_assign(ctx, f"{placement.value} {partition_id} FROM {from_database}.{from_table}")
 
 
@@ -181,6 +187,8 @@ class _Done:
     parts: tuple[PartName, ...] = ()
     entry: Logged | None = None
     dropped: Logged | None = None
+    is_more: bool = False
+    """There are parts left for another attempt."""
 
 
 async def _attempt_replace(
@@ -245,7 +253,11 @@ class _Attempt:
                 parts = await not_attached_yet(ctx, keeper, parts)
                 if not parts:
                     return _Done()
-            copies = await self._copy(source, parts)
+            most = most_copies(ctx.paths)
+            is_more = len(parts) > most
+            if is_more and (placement is Placement.REPLACE or self._fence):
+                raise too_many(f"{placement.value} {partition_id}", len(parts), most)
+            copies = await self._copy(source, parts[:most])
             if copies is None:
                 return None
             if placement is Placement.ADD:
@@ -267,7 +279,7 @@ class _Attempt:
         names = tuple(copy.name for _, copy in copies)
         if not action.drops:
             await ctx.store.publish(names)
-        return _Done(names, done.entries[0])
+        return _Done(names, done.entries[0], is_more=is_more)
 
     async def move(self, partition_id: str, source: ReplicaContext) -> _Done | None:
         ctx = self._ctx
@@ -286,6 +298,8 @@ class _Attempt:
             parts = [part for part in parts_of(source.store, partition_id) if span.contains(part.name)]
             if not parts:
                 return _Done()
+            if len(parts) > (most := most_copies(ctx.paths)):
+                raise too_many(f"MOVE PARTITION {partition_id}", len(parts), most)
             copies = await self._copy(source.store, parts)
             if copies is None or not all(part.name in source.store.active for part in parts):
                 return None
@@ -310,7 +324,8 @@ class _Attempt:
             return None
         names = tuple(copy.name for _, copy in copies)
         await ctx.store.publish(names)
-        return _Done(names, *done.entries)
+        entry, dropped = done.entries
+        return _Done(names, entry, dropped)
 
     async def _hold(self, ctx: ReplicaContext, number: BlockNumber) -> BlockNumber:
         self._held.append((ctx, number))
