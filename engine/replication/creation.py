@@ -122,13 +122,11 @@ def leader_election_ops(paths: TablePaths) -> tuple[Op, ...]:
     )
 
 
-def names_of_later_nodes(paths: TablePaths) -> frozenset[str]:
-    """The table's children that replicas make by themselves, where they miss them."""
-    made = (
-        paths.leader_election,
-        *(node.path for node in later_nodes(paths, NewReplica(b"", b"", _NO_SERVER))),
-    )
-    return frozenset(path[len(paths.root) + 1 :].partition("/")[0] for path in made)
+def names_made_by_themselves(paths: TablePaths) -> frozenset[str]:
+    """The children of a table's node that its replicas, and INSERTs, make where they miss them."""
+    later = (node.path for node in later_nodes(paths, NewReplica(b"", b"", _NO_SERVER)))
+    made = (paths.leader_election, paths.block_numbers, *later)
+    return frozenset(path.removeprefix(f"{paths.root}/").partition("/")[0] for path in made)
 
 
 def pristine_checks(replica: ReplicaPaths) -> tuple[Check, ...]:

@@ -110,8 +110,9 @@ def test_a_table_removed_by_hand_under_living_replicas_can_be_restored() -> None
         assert live.has(mark), "somebody has to lead"
         await remove_recursive(keeper, PATHS.root, keep_child="leader_election")
         await keeper.create(mark, b"all")
+        await create_ancestors(keeper, f"{PATHS.partition_block_numbers('all')}/x")  # by an INSERT
         await live.env.sleep(60)
-        assert live.children(PATHS.root) == ["leader_election"]
+        assert live.children(PATHS.root) == ["block_numbers", "leader_election"]
         await replica.table.stop()
         made = await restore_replica(
             replica.ctx, await replica.ctx.holder.get(), new_replica(1), model_definition()
@@ -119,6 +120,19 @@ def test_a_table_removed_by_hand_under_living_replicas_can_be_restored() -> None
         assert made is Created.TABLE
 
     run_live(main)
+
+
+@pytest.mark.parametrize("other", ["more", "log/replicas/r1", "blocks/metadata/replicas"])
+def test_what_is_no_leftover_of_a_table_stays(other: str) -> None:
+    async def main(bench: Bench) -> None:
+        keeper = await bench.keeper()
+        await create_ancestors(keeper, f"{PATHS.leader_election}/x")
+        await create_ancestors(keeper, f"{PATHS.root}/{other}/x")
+        with pytest.raises(SqlError, match="no replicated table"):
+            await create_replica(keeper, PATHS, PATHS.replica("r1"), new_replica(1), model_definition())
+        assert bench.has(f"{PATHS.root}/{other}") and bench.has(PATHS.leader_election)
+
+    run(main)
 
 
 def test_two_that_find_leftovers_of_a_table_make_one_table() -> None:

@@ -3,9 +3,9 @@
 Safety argument.
 
 1. The nodes above the table's path are made; they stay, whatever happens.
-2. What a DROP that crashed has left at the path is removed first, under its lock (`commands.drop`). Nodes
-   that replicas have made by themselves while somebody removed the table under them go in one transaction,
-   which asserts that there is no table.
+2. What a DROP that crashed has left at the path is removed first, under its lock (`commands.drop`). What is
+   left of a table that somebody has removed by hand goes in one transaction, which asserts that no replica
+   can be there.
 3. The table with its first replica is one transaction, a further replica another. The second checks that
    the list of replicas and the table's structure are still what they were when they were compared and asked
    about (`check_place`), and that there is a replica that nobody has begun to drop. A crash before it leaves
@@ -48,7 +48,7 @@ from engine.replication.creation import (
     NewReplica,
     later_nodes,
     leader_election_ops,
-    names_of_later_nodes,
+    names_made_by_themselves,
     pristine_checks,
     replica_ops,
     table_ops,
@@ -65,6 +65,9 @@ _ROUNDS_OF_A_STRANGER = 10
 _A_STRANGER = "there is a node that is no replicated table."
 """After so many rounds a node that is neither a table nor being dropped is taken for something else."""
 _LOST_REPLIES = 20
+_OF_EACH_TABLE = "replicas"
+_MOST_LEFTOVERS = 1000
+"""More would not fit into one transaction."""
 _SHARD_HINT = (
     "If the two are different shards, their path must differ: put {shard} into it, as in "
     "'/clickhouse/tables/{shard}/{database}/{table}'."
@@ -339,18 +342,19 @@ async def _is_stranger(keeper: Keeper, paths: TablePaths) -> bool:
 
 
 async def _leftovers(keeper: Keeper, paths: TablePaths) -> Sequence[str]:
-    """All nodes below the table's path, children first, if they are only those that replicas make by
-    themselves: a removal of the table by hand, while replicas were alive, leaves such."""
+    """All nodes below the table's path, children first, if they are what living replicas have made again
+    while somebody removed the table by hand. Empty if there is anything else, such as other tables."""
     try:
         names = (await keeper.children(paths.root)).names
-        if not names_of_later_nodes(paths).issuperset(names):
+        if not names_made_by_themselves(paths).issuperset(names):
             return ()
         found: list[str] = []
         for name in names:
             found += await _tree(keeper, f"{paths.root}/{name}")
-        return found
     except NoNode:
         return ()
+    is_of_one_table = not any(_OF_EACH_TABLE in path[len(paths.root) :].split("/") for path in found)
+    return found if is_of_one_table and len(found) <= _MOST_LEFTOVERS else ()
 
 
 async def _tree(keeper: Keeper, path: str) -> list[str]:
