@@ -217,8 +217,12 @@ def _choose(
         return ([selected.parts], []) if selected is not None else ([], ["no merge is worth its effort now"])
     chosen: list[tuple[PartName, ...]] = []
     reasons: list[str] = []
+    here: dict[str, list[PartName]] = {partition_id: [] for partition_id in partitions}
+    for part in ctx.store.active:
+        if part.partition_id in here:
+            here[part.partition_id].append(part)
     for partition_id in partitions:
-        parts = tuple(sorted(part for part in ctx.store.active if part.partition_id == partition_id))
+        parts = tuple(sorted(here[partition_id]))
         if not parts:
             reason = f"there are no parts in partition {partition_id}"
         elif len(parts) == 1 and extent is not Extent.FINAL:
@@ -256,7 +260,8 @@ def _is_settled(ctx: ReplicaContext, partitions: Sequence[str]) -> bool:
 
 def _is_about_all(ctx: ReplicaContext, predicate: MergePredicate, partitions: Sequence[str]) -> bool:
     """Whether no part has come, straight from the log, since the predicate began to be made."""
-    here = (part for part in ctx.store.active if part.partition_id in partitions)
+    wanted = frozenset(partitions)
+    here = (part for part in ctx.store.active if part.partition_id in wanted)
     return all(predicate.known.get_containing(part) is not None for part in here)
 
 
