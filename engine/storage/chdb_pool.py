@@ -215,14 +215,9 @@ class ChdbPool:
     async def native_of_revision(self, data: bytes, revision: int) -> bytes:
         """Blocks in Native as that revision of the protocol has them. Raises SqlError."""
 
-        def revise() -> bytes:
-            connection = self.connect()
-            try:
-                return of_revision(connection, data, revision)
-            finally:
-                connection.close()
-
-        return await self.start(lambda: translated(revise)).result()
+        return await self.start(
+            lambda: translated(lambda: of_revision(self.connect, data, revision))
+        ).result()
 
     async def kill(self, query_id: str) -> None:
         """Ask every statement that runs under `query_id` to stop; it ends with QUERY_WAS_CANCELLED 394."""

@@ -21,12 +21,18 @@ from engine.storage.feeding import feed
 from engine.storage.insert_rows import FEW_BYTES, in_memory, in_pieces, insert_file
 from engine.storage.insert_text import cut_insert
 from engine.storage.job import Job
-from engine.storage.native_blocks import FORMAT, NativeBlocks, described_columns, of_revision
+from engine.storage.native_blocks import (
+    FORMAT,
+    NativeBlocks,
+    described_columns,
+    is_beyond_limits,
+    of_revision,
+)
 from engine.storage.native_rows import beginning_with_rows
 from engine.storage.pipe import open_pipe
 from engine.storage.result_stream import ResultStream
 from engine.storage.scope import PLAIN, QueryResult, Scope
-from engine.storage.session_connection import FIRST_SETTINGS, SessionConnection
+from engine.storage.session_connection import FIRST_SETTINGS, SessionConnection, drop_output
 from engine.storage.statement_text import LONG_TEXT, MAX_QUERY_SIZE, select_into, sendable
 from engine.storage.threads import Threads
 from engine.storage.values_rows import without_files
@@ -150,16 +156,22 @@ class ChdbSession:
                 if blocks is not None:
                     blocks.expect(described_columns(connection, select.described + clause, params))
                 return _result(connection.query(sendable(select.sql + clause), params=dict(params)))
-            except (RuntimeError, UnicodeDecodeError):
+            except (RuntimeError, UnicodeDecodeError) as error:
+                if blocks is not None and not blocks.has_columns and is_beyond_limits(error):
+                    drop_output(connection)
+                    return write_whole(connection, sendable(select.unwritten + clause))
                 if connection.classify_query(sendable(select.sql))["statement_count"] == 1:
                     raise
             # The text is wrong, or output clauses cannot be added to it: as it stands it says where it is
             # wrong, or gives a result that is small.
-            result = connection.query(sendable(sql), format, params=dict(params))
+            return write_whole(connection, sendable(sql))
+
+        def write_whole(connection: Any, text: str | bytes) -> QueryResult:
+            result = connection.query(text, format, params=dict(params))
             written = result.bytes()
             if blocks is not None:
                 blocks.is_done = True
-                written = of_revision(connection, written, native_revision)
+                written = of_revision(self._pool.connect, written, native_revision)
             writer.write(written)
             return _result(result)
 

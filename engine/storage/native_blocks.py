@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import re
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from engine.errors import Code, SqlError
@@ -34,6 +34,7 @@ _INFO = b"\1\0" + b"\2\xff\xff\xff\xff"
 _NO_BUCKETS = b"\3\0"
 _END_OF_INFO = b"\0"
 _PLAIN = b"\0"
+_LIMITS = (Code.TOO_DEEP_AST, Code.TOO_BIG_AST, Code.TOO_MANY_ROWS_OR_BYTES)
 _LINE_BREAK = re.compile(r"([(,])\n +")
 """In the name of a type as DESCRIBE shows it (`print_pretty_type_names`); those within names are escaped."""
 
@@ -51,6 +52,10 @@ class NativeBlocks:
         """Numbers that come next: those of a block, or the length of a column."""
         self._left_in_column = 0
         self._next_column = 0
+
+    @property
+    def has_columns(self) -> bool:
+        return bool(self._heads)
 
     def expect(self, columns: Sequence[tuple[bytes, bytes]]) -> None:
         """The names and types of what will be put."""
@@ -133,13 +138,22 @@ def described_columns(connection: Any, describe: str, params: Mapping[str, str])
     ]
 
 
-def of_revision(connection: Any, data: bytes, revision: int) -> bytes:
+def is_beyond_limits(error: Exception) -> bool:
+    """A DESCRIBE has failed where the statement that it describes may not: it has a row for each column."""
+    return str(error).startswith(tuple(f"Code: {code}." for code in _LIMITS))
+
+
+def of_revision(connect: Callable[[], Any], data: bytes, revision: int) -> bytes:
     """Blocks that chDB has written in Native, as the revision has them. They are few: their bytes stand in a
-    statement. The connection is not used for anything else afterwards. Raises RuntimeError."""
+    statement, which has a connection without limits. Raises RuntimeError."""
     if not data:
         return b""
     blocks = NativeBlocks(revision)
     select = f"SELECT * FROM format(Native, unhex('{data.hex()}'))"
-    connection.query("SET max_query_size = 0")
-    blocks.expect(described_columns(connection, f"DESCRIBE TABLE ({select})", {}))
-    return blocks.put(connection.query(select, FORMAT).bytes())
+    connection = connect()
+    try:
+        connection.query("SET max_query_size = 0")
+        blocks.expect(described_columns(connection, f"DESCRIBE TABLE ({select})", {}))
+        return blocks.put(connection.query(select, FORMAT).bytes())
+    finally:
+        connection.close()

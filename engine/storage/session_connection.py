@@ -22,6 +22,13 @@ _OF_ONE_STATEMENT = ("log_comment", "insert_deduplication_token")
 """Settings that hardly ever are the same for two statements: no connection is told by their values."""
 
 
+def drop_output(connection: Any) -> None:
+    """chDB keeps what a statement had written before it failed, and gives it in front of the next result of
+    the connection, whatever that is."""
+    with contextlib.suppress(RuntimeError):
+        connection.query("SELECT 1", "Null")
+
+
 class SessionConnection:
     """Made when the first statement needs it; `one_shot` closes it after each."""
 
@@ -56,6 +63,10 @@ class SessionConnection:
         """The connection, as a statement with `scope` needs it. Connects if need be."""
         try:
             yield self.prepare(scope)
+        except BaseException:
+            if self._connection is not None and not self.one_shot:
+                drop_output(self._connection)
+            raise
         finally:
             self.clean_up(scope)
 

@@ -28,12 +28,14 @@ def sendable(sql: str) -> str | bytes:
 @dataclass(frozen=True, slots=True)
 class SelectText:
     """A SELECT that writes to a file, and the format it was asked for. `takes_settings`: behind it a clause
-    SETTINGS may be put. `described` asks for the names and types of its columns."""
+    SETTINGS may be put. `described` asks for the names and types of its columns, `unwritten` is it without
+    the file."""
 
     sql: str
     format: str
     takes_settings: bool
     described: str
+    unwritten: str
 
 
 def select_into(sql: str, file: str, *, default_format: str, native_as: str = "Native") -> SelectText:
@@ -73,6 +75,7 @@ def select_into(sql: str, file: str, *, default_format: str, native_as: str = "N
         name,
         takes_settings=not behind,
         described=f"DESCRIBE TABLE ({select}\n){behind}",
+        unwritten=f"{select}\nFORMAT {name}{behind}",
     )
 
 

@@ -129,6 +129,37 @@ async def test_an_error_is_that_of_the_statement_itself(pool: ChdbPool, sql: str
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("limit", ["max_result_rows = 1", "max_result_bytes = 10", "max_ast_depth = 5"])
+@pytest.mark.parametrize(
+    "where", ["SELECT 1 AS a, 2 AS b SETTINGS {}", "SELECT 1 AS a, 2 AS b FORMAT Native SETTINGS {}"]
+)
+async def test_limits_are_those_of_the_result_and_not_of_its_columns(
+    pool: ChdbPool, limit: str, where: str
+) -> None:
+    expected = INFO + b"\2\1\1a\5UInt8\0\1\1b\5UInt8\0\2"
+    assert await streamed(pool, where.format(limit), 54460) == expected
+
+
+@pytest.mark.slow
+async def test_who_may_only_read_and_little_reads_that(pool: ChdbPool) -> None:
+    limits = {"max_result_rows": "2", "readonly": "1"}
+    data = b""
+    session = pool.session(settings=limits, one_shot=True)
+    async with session.stream("SELECT 1 AS a, 2, 3", format="Native", native_revision=54460) as stream:
+        while piece := await stream.read():
+            data += piece
+        await stream.finish()
+    assert data.startswith(INFO + b"\3\1\1a\5UInt8\0\1")
+    with pytest.raises(SqlError) as caught:
+        session = pool.session(settings=limits, one_shot=True)
+        async with session.stream(
+            "SELECT number FROM numbers(5)", format="Native", native_revision=54460
+        ) as stream:
+            await stream.finish()
+    assert caught.value.code == 396
+
+
+@pytest.mark.slow
 async def test_other_formats_are_as_they_are(pool: ChdbPool) -> None:
     assert await streamed(pool, "SELECT 1 FORMAT TSV", 54460) == b"1\n"
     assert await streamed(pool, "SELECT 1 WHERE 0", 54460) == b""

@@ -31,6 +31,16 @@ async def test_a_statement_returns_its_whole_result_and_what_it_cost(pool: ChdbP
     assert (result.text, result.read_rows, result.result_rows) == ("0\n1\n2\n", 3, 3)
 
 
+async def test_what_a_failed_statement_had_written_is_in_no_other_result(pool: ChdbPool) -> None:
+    """chDB keeps it in the connection. Where settings are put back it goes with the answer to that."""
+    async with pool.use(settings={"log_comment": "the session's own", "readonly": "2"}) as session:
+        with pytest.raises(SqlError):
+            await session.query(
+                "SELECT number, throwIf(number = 70000) FROM numbers(90000) SETTINGS max_block_size = 1000"
+            )
+        assert (await session.query("SELECT 1")).text == "1\n"
+
+
 async def test_error_codes_have_clickhouses_names(pool: ChdbPool) -> None:
     numbers = ", ".join(str(int(code)) for code in Code)
     result = await pool.query(f"SELECT errorCodeToName(toInt32(arrayJoin([{numbers}])))", format="TSVRaw")
