@@ -28,6 +28,7 @@ from engine.storage.chdb_pool import ReservedThreads
 from engine.storage.errors import sql_error
 from engine.storage.layout import SCRATCH_DATABASE as SCRATCH_DATABASE
 from engine.storage.layout import private_directory
+from engine.storage.leftovers import drop_output
 from engine.storage.scope import set_statement
 from engine.storage.statement_text import sendable
 
@@ -118,19 +119,19 @@ class Connection:
 
     def rows(self, sql: str) -> list[list[Any]]:
         """Rows of JSON values; numbers of 64 bits come as text."""
-        try:
-            data: bytes = self._connection.query(sendable(sql), "JSONCompactEachRow").bytes()
-        except RuntimeError as error:
-            raise sql_error(str(error)) from None
+        data = self._read(sql, "JSONCompactEachRow")
         return [json.loads(line) for line in data.decode("utf-8", "surrogateescape").splitlines() if line]
 
     def text(self, sql: str) -> str:
         """The one value of a result, unescaped; empty for no row."""
+        return self._read(sql, "TSVRaw").decode("utf-8", "surrogateescape").removesuffix("\n")
+
+    def _read(self, sql: str, format: str) -> bytes:
         try:
-            data: bytes = self._connection.query(sendable(sql), "TSVRaw").bytes()
+            return bytes(self._connection.query(sendable(sql), format).bytes())
         except RuntimeError as error:
+            drop_output(self._connection)
             raise sql_error(str(error)) from None
-        return data.decode("utf-8", "surrogateescape").removesuffix("\n")
 
     def commented(self, sql: str, comment: str) -> None:
         """Run something that `ChdbPool.kill(comment)` can find."""

@@ -21,6 +21,7 @@ from engine.storage.feeding import feed
 from engine.storage.insert_rows import FEW_BYTES, in_memory, in_pieces, insert_file
 from engine.storage.insert_text import cut_insert
 from engine.storage.job import Job
+from engine.storage.leftovers import drop_output
 from engine.storage.native_blocks import (
     FORMAT,
     NativeBlocks,
@@ -32,7 +33,7 @@ from engine.storage.native_rows import beginning_with_rows
 from engine.storage.pipe import open_pipe
 from engine.storage.result_stream import ResultStream
 from engine.storage.scope import PLAIN, QueryResult, Scope
-from engine.storage.session_connection import FIRST_SETTINGS, SessionConnection, drop_output
+from engine.storage.session_connection import FIRST_SETTINGS, SessionConnection
 from engine.storage.statement_text import LONG_TEXT, MAX_QUERY_SIZE, select_into, sendable
 from engine.storage.threads import Threads
 from engine.storage.values_rows import without_files

@@ -14,6 +14,7 @@ from engine.errors import SqlError
 from engine.names import quote_string
 from engine.storage.errors import sql_error
 from engine.storage.layout import LOCAL_DATABASE, ChdbSettings, prepare
+from engine.storage.leftovers import drop_output
 
 _SETTINGS = {
     "implicit_select": "0",
@@ -48,6 +49,9 @@ def _answer(chdb: Any, connection: Any, path: str, question: dict[str, Any]) -> 
         _set(connection, _SETTINGS | settings)
     try:
         text: bytes = connection.query(question["sql"], question["format"]).bytes()
+    except RuntimeError:
+        drop_output(connection)
+        raise
     finally:
         if settings:
             connection.close()

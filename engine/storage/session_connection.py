@@ -12,6 +12,7 @@ from typing import Any
 from engine.errors import Code, SqlError
 from engine.names import quote_identifier, quote_string
 from engine.storage.idle_connections import IdleConnections
+from engine.storage.leftovers import drop_output
 from engine.storage.scope import Scope, set_statement, settings_clause
 from engine.storage.statement_text import sendable
 
@@ -20,13 +21,6 @@ FIRST_SETTINGS = {"implicit_select": "0"}
 
 _OF_ONE_STATEMENT = ("log_comment", "insert_deduplication_token")
 """Settings that hardly ever are the same for two statements: no connection is told by their values."""
-
-
-def drop_output(connection: Any) -> None:
-    """chDB keeps what a statement had written before it failed, and gives it in front of the next result of
-    the connection, whatever that is."""
-    with contextlib.suppress(RuntimeError):
-        connection.query("SELECT 1", "Null")
 
 
 class SessionConnection:

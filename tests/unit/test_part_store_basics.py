@@ -13,6 +13,7 @@ from engine.part_storage.publishing import write_marks
 from engine.part_storage.workers import Connection
 from engine.replication.part_name import PartName
 from engine.replication.part_store import Fate, MergeOptions
+from engine.storage import ChdbPool
 from tests.unit.part_store_support import add, insert, named, opened, rows, texts
 
 pytestmark = pytest.mark.slow
@@ -308,3 +309,20 @@ async def test_of_partitions_that_are_emptied_together_one_that_fails_keeps_no_o
     async with opened(tmp_path) as (pool, store):
         assert [str(part.name) for part in (await store.load()).active] == ["2_0_0_0"]
         assert await rows(pool) == "2"
+
+
+async def test_what_a_failed_statement_had_written_is_in_no_other_answer(tmp_path: Path) -> None:
+    pool = await ChdbPool.open(tmp_path / "data", max_running=2)
+    try:
+
+        def ask() -> list[list[object]]:
+            connection = Connection(pool.connect(), pool.disk_reserve)
+            with pytest.raises(SqlError):
+                connection.rows(
+                    "SELECT number, throwIf(number = 70000) FROM numbers(80000) SETTINGS max_block_size = 99"
+                )
+            return connection.rows("SELECT 1")
+
+        assert await pool.call(ask) == [[1]]
+    finally:
+        await pool.close()

@@ -37,6 +37,15 @@ async def test_errors_have_their_codes_and_the_scratch_lives_on() -> None:
         assert await scratch.validate(on_cluster) == "CREATE TABLE t ON CLUSTER c (`a` UInt8) ENGINE = Memory"
 
 
+async def test_what_a_failed_statement_had_written_is_in_no_other_answer() -> None:
+    async with ScratchChdb() as scratch:
+        with pytest.raises(SqlError):
+            await scratch.query(
+                "SELECT number, throwIf(number = 70000) FROM numbers(90000) SETTINGS max_block_size = 1000"
+            )
+        assert await scratch.query("SELECT 1") == "1\n"
+
+
 async def test_a_chdb_that_dies_is_told_from_a_statement_that_fails() -> None:
     async with ScratchChdb() as scratch:
         assert scratch._process is not None
