@@ -47,6 +47,7 @@ def test_answers_carry_clickhouses_headers(node: RunningNode) -> None:
     assert reply.headers["Content-Type"] == "application/json; charset=UTF-8"
     assert reply.headers["X-ClickHouse-Server-Display-Name"] == "node01"
     assert reply.headers["X-ClickHouse-Timezone"]
+    assert reply.headers["X-ClickHouse-Exception-Tag"]  # without it clients take rows for exceptions
     summary = json.loads(reply.headers["X-ClickHouse-Summary"])
     assert (summary["read_rows"], summary["result_rows"]) == ("10", "10")
 

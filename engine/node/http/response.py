@@ -74,7 +74,8 @@ class ResultSender:
         compresses_blocks: bool,
     ) -> None:
         self._request = request
-        self._headers = dict(headers)
+        # Of every answer: rows may look like an exception, but they cannot have the tag.
+        self._headers = {**headers, "X-ClickHouse-Exception-Tag": tag}
         self._tag = tag
         self._version = version
         self._buffer_bytes = buffer_bytes
@@ -135,7 +136,6 @@ class ResultSender:
 
     async def _start(self) -> None:
         self._begin_encoding()
-        self._headers["X-ClickHouse-Exception-Tag"] = self._tag
         await self._prepare()
         if self._spool is not None:
             self._spool.seek(0)
