@@ -10,9 +10,15 @@ import pytest
 from engine.node.distributed.subquery_values import (
     Meaning,
     Subquery,
+    literal,
+    question_of,
+    question_of_set,
     with_values_in_conditions,
     with_values_in_rows,
 )
+from tests.unit.test_distributed_select_shapes import Bench, bench
+
+__all__ = ["bench"]
 
 _SIGNS = {Meaning.VALUE: "v", Meaning.SET: "s", Meaning.EXISTENCE: "e"}
 
@@ -114,3 +120,38 @@ def test_what_texts_and_comments_among_rows_say_is_no_subquery(seed: int) -> Non
     sql = f"INSERT INTO t VALUES ({' , '.join(pieces)})"
     expected = sql.replace("(SELECT 2)", "v<SELECT 2>")
     assert asyncio.run(with_values_in_rows(sql, _sign)) == expected
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "toDateTime(1729992600, 'Europe/Berlin')",
+        "toDateTime(1729992600)",
+        "toDateTime64(1729992600.125, 3, 'Europe/Berlin')",
+        "toNullable(toDateTime64(-5.5, 1))",
+        "toLowCardinality(toDateTime(5, 'Europe/Berlin'))",
+        "[(toDateTime(1729992600), 'DateTime', toDateTime64(1729992600, 3, 'Europe/Berlin'))]",
+        "(toDateTime(1729992600, 'Europe/Berlin'), CAST('DateTime', 'Enum8(\\'DateTime\\' = 1)'))",
+        "CAST(NULL, 'Nullable(DateTime)')",
+        "NULL",
+        "CAST((1.5, 'ä'), 'Tuple(DateTime Float64, b String)')",
+        "toDecimal128('1.23', 10)",
+    ],
+)
+@pytest.mark.slow
+def test_a_value_is_the_same_where_it_is_written(bench: Bench, value: str) -> None:
+    """Also half past two in the night in which clocks are set back, the second time."""
+    berlin = " SETTINGS session_timezone = 'Europe/Berlin'"
+    questions = {
+        f"(SELECT {value})": question_of(Meaning.VALUE, f"SELECT {value}"),
+        f"(SELECT arrayMap(x -> x.1, groupUniqArray(tuple(*))) FROM (SELECT {value}))": question_of_set(
+            f"SELECT {value}", columns=1, with_nulls=True
+        ),
+    }
+    for one, question in questions.items():
+        answer = bench.loop.run_until_complete(bench.pool.query(question + berlin, format="TSVRaw"))
+        same = "toTypeName(a) = toTypeName(b), isNull(a) = isNull(b), ifNull(sipHash64(a) = sipHash64(b), 1)"
+        found = bench.ask(
+            f"SELECT {same} FROM (SELECT {one} AS a, {literal(answer.text, most=1000)} AS b){berlin}"
+        )
+        assert found.splitlines()[-1] == "1\t1\t1"

@@ -17,6 +17,7 @@ import enum
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from engine.distributed.select import IS_CHECKED
 from engine.errors import Code, SqlError
@@ -47,8 +48,30 @@ _WITHOUT = re.compile(
 the text in them may say anything."""
 _MAY_BE_IN_CONDITIONS = re.compile(rf"{_BEGINS}|\bIN\b", re.IGNORECASE)
 _CHANGES_OF_ROWS = (AlterCommand.DELETE, AlterCommand.UPDATE)
+_SECONDS = re.compile(r"DateTime|Nullable\(DateTime\)")
+"""As a number it is the same on servers of every version."""
 _WORDS = frozenset({"SELECT", "WITH", "FROM"})
 _SET_OPERATIONS = frozenset({"UNION", "EXCEPT", "INTERSECT"})
+
+
+def _type_in_utc() -> str:
+    """SQL for the type of v with all times in UTC: elsewhere an hour comes twice when clocks are set back,
+    and text does not say which of the two."""
+    zone = "'UTC'"
+    type_ = "toTypeName(v)"
+    for pattern, by in (
+        (r"\bDateTime64\((\d)(?:, '[^']*')?\)", rf"DateTime64(\1, {zone})"),
+        (r"\bDateTime\('[^']*'\)", f"DateTime({zone})"),
+        (r"\bDateTime(\)|,|$)", rf"DateTime({zone})\1"),
+    ):
+        type_ = f"replaceRegexpAll({type_}, {quote_string(pattern)}, {quote_string(by)})"
+    return type_
+
+
+_ANSWERED = (
+    f"toTypeName(v), isNull(v), ifNull(hex(toString(_CAST(v, {_type_in_utc()}))), ''), {_type_in_utc()}"
+)
+"""The type of v, whether it is NULL, its text, and the type of that."""
 
 
 class Meaning(enum.Enum):
@@ -138,7 +161,7 @@ def question_of(meaning: Meaning, select: str) -> str:
     format TabSeparatedRaw."""
     if meaning is Meaning.EXISTENCE:
         select = f"SELECT count() > 0 FROM (SELECT 1 FROM ({select}) LIMIT 1)"
-    return f"SELECT toTypeName(v), isNull(v), ifNull(hex(toString(v)), '') FROM (SELECT ({select}) AS v)"
+    return f"SELECT {_ANSWERED} FROM (SELECT ({select}) AS v)"
 
 
 def question_of_set(select: str, *, columns: int, with_nulls: bool) -> str:
@@ -149,12 +172,12 @@ def question_of_set(select: str, *, columns: int, with_nulls: bool) -> str:
         rows = "groupUniqArray(tuple(*))"
     elif with_nulls:
         rows = "arrayMap(one -> one.1, groupUniqArray(tuple(*)))"
-    return f"SELECT toTypeName(v), 0, hex(toString(v)) FROM (SELECT {rows} AS v FROM ({select}))"
+    return f"SELECT {_ANSWERED} FROM (SELECT {rows} AS v FROM ({select}))"
 
 
 def literal(answer: str, *, most: int) -> str:
     """An expression of the same value and type. Raises SqlError 48 for one of more than `most` characters."""
-    type_, is_null, digits = answer.rstrip("\n").split("\t")
+    type_, is_null, digits, written = answer.rstrip("\n").split("\t")
     raw = bytes.fromhex(digits)
     value = quote_string(raw.decode()) if raw.isascii() else f"unhex({quote_string(digits)})"
     if len(value) > most:
@@ -164,7 +187,14 @@ def literal(answer: str, *, most: int) -> str:
             hint="Write what is read into a table of this node first, and read that.",
         )
     cast = "_CAST" if IS_CHECKED.search(type_) else "CAST"
-    return f"{cast}({'NULL' if is_null == '1' else value}, {quote_string(type_)})"
+    if is_null == "1":
+        value = "NULL"
+    elif _SECONDS.fullmatch(type_):
+        value = str(int(datetime.fromisoformat(f"{raw.decode()}+00:00").timestamp()))
+    elif written != type_:
+        value = f"{cast}({value}, {quote_string(written)})"
+        cast = "_CAST"  # CAST to a time without a zone would leave UTC in the type
+    return f"{cast}({value}, {quote_string(type_)})"
 
 
 def _subqueries(sql: str, tokens: Iterable[Token], offset: int) -> Iterator[Subquery]:
