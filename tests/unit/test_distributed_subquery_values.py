@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from engine.errors import Code, SqlError
 from engine.node.distributed.subquery_values import (
     Meaning,
     Subquery,
@@ -155,3 +156,13 @@ def test_a_value_is_the_same_where_it_is_written(bench: Bench, value: str) -> No
             f"SELECT {same} FROM (SELECT {one} AS a, {literal(answer.text, most=1000)} AS b){berlin}"
         )
         assert found.splitlines()[-1] == "1\t1\t1"
+
+
+@pytest.mark.parametrize("type_", ["Dynamic", "Variant(String, UInt64)", "Array(Tuple(Dynamic, String))"])
+def test_a_value_that_could_be_of_several_types_is_refused(type_: str) -> None:
+    """The text 5 may be a number or a string: DELETE would meet other rows, or none."""
+    with pytest.raises(SqlError) as refused:
+        literal(f"{type_}\t0\t35\t{type_}", most=1000)
+    assert refused.value.code == Code.NOT_IMPLEMENTED
+    assert literal("Enum8('Dynamic' = 1)\t0\t44\tEnum8('Dynamic' = 1)", most=1000).startswith("CAST('D', ")
+    assert literal(f"{type_}\t1\t\t{type_}", most=1000).startswith(("CAST(NULL, ", "_CAST(NULL, "))

@@ -50,6 +50,8 @@ _MAY_BE_IN_CONDITIONS = re.compile(rf"{_BEGINS}|\bIN\b", re.IGNORECASE)
 _CHANGES_OF_ROWS = (AlterCommand.DELETE, AlterCommand.UPDATE)
 _SECONDS = re.compile(r"DateTime|Nullable\(DateTime\)")
 """As a number it is the same on servers of every version."""
+_STRING = re.compile(r"'(?:[^'\\]|\\.)*'")
+_OF_ANY_TYPE = re.compile(r"\b(Variant(?=\()|Dynamic\b)")
 _WORDS = frozenset({"SELECT", "WITH", "FROM"})
 _SET_OPERATIONS = frozenset({"UNION", "EXCEPT", "INTERSECT"})
 
@@ -176,8 +178,15 @@ def question_of_set(select: str, *, columns: int, with_nulls: bool) -> str:
 
 
 def literal(answer: str, *, most: int) -> str:
-    """An expression of the same value and type. Raises SqlError 48 for one of more than `most` characters."""
+    """An expression of the same value and type. Raises SqlError 48 for one of more than `most` characters,
+    and for one that text does not tell from another."""
     type_, is_null, digits, written = answer.rstrip("\n").split("\t")
+    if (found := _OF_ANY_TYPE.search(_STRING.sub("", type_))) is not None and is_null != "1":
+        raise SqlError(
+            Code.NOT_IMPLEMENTED,
+            f"What a subquery gives here may not be of type {found[1]}: its text does not say what it is.",
+            hint="CAST it to the type that it has.",
+        )
     raw = bytes.fromhex(digits)
     value = quote_string(raw.decode()) if raw.isascii() else f"unhex({quote_string(digits)})"
     if len(value) > most:
