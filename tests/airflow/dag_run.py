@@ -21,6 +21,7 @@ class DagRun:
         self.xcoms: dict[tuple[str, str], Any] = {}
         self.skipped: set[str] = set()
         self.states: dict[str, str | None] = {}
+        self.run_after = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
 
     def context(self, task_id: str) -> Any:
         run = self
@@ -58,7 +59,7 @@ class DagRun:
                 conf=self.conf,
                 triggering_user_name="ada",
                 start_date=None,
-                run_after=datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC),
+                run_after=self.run_after,
             ),
             "outlet_events": _OutletEvents(),
         }

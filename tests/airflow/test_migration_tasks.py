@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,22 @@ def test_a_migration_that_was_applied_out_of_order_is_passed_over_in_its_place(
     # Between 4 and 6 nothing is skipped at once: 6 would start while 4 is under way.
     assert {f"{FIRST}.submit_1", "up.v0003_a.submit_1"} <= run.skipped
     assert {"up.v0004_b.submit_1", "up.v0005_c.submit_1", "up.v0006_d.submit_1"} & run.skipped == set()
+
+
+def test_the_id_of_a_run_that_was_deleted_in_airflow_is_refused(folder: Path, hosts: Any) -> None:
+    """It undid the last migration; a second one of its id was a success and undid nothing."""
+    from oncluster_airflow.errors import TaskRefused
+
+    first = Run(folder, "release").begin()
+    first.statement(FIRST)
+    first.statement(SECOND)
+    first.execute("close")
+    first.execute("plan")  # cleared, it is the same run
+
+    second = Run(folder, "release", direction="down")
+    second.run_after = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=1)
+    with pytest.raises(TaskRefused, match=r"The ledger has a run release .* already"):
+        second.execute("plan")
 
 
 # --- what people have to agree to ---------------------------------------------------------------------------

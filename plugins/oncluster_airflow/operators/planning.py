@@ -36,6 +36,7 @@ from oncluster_airflow.operators.begin import (
 )
 from oncluster_airflow.operators.migration import MigrationOperator
 from oncluster_airflow.plan_text import approval_question, plan_text, refs_of, rehearsal_text
+from oncluster_airflow.run_ids import require_new_id
 from oncluster_airflow.settings import NODES_CONN_ID, Settings
 from oncluster_airflow.workspace import Manifest, Workspace
 
@@ -83,6 +84,7 @@ class PlanOperator(MigrationOperator, SkipMixin):
         request = request_of(context)
         try:
             workspace = self.open_workspace()
+            require_new_id(context, workspace)
             probe = self._probe(workspace)
             plan = self.with_runner(workspace, lambda runner: make_plan(runner, request, probe=probe))
         except OnclusterError as error:
