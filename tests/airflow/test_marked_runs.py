@@ -5,6 +5,7 @@ Airflow then skips what is still to come, but the teardowns, and takes skipped t
 
 from __future__ import annotations
 
+import datetime
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,17 +70,10 @@ def verdict_of(run: DagRun) -> str:
         ({("plan", "manifest"): PLANNED}, False),
         ({}, False),
         ({("plan", "manifest"): []}, True),
-        (
-            {
-                ("plan", "manifest"): PLANNED,
-                ("approve", "return_value"): {"chosen_options": ["Reject"]},
-            },
-            True,
-        ),
     ],
     ids=[
         "ended between statements", "ended, and not closed", "all was done", "ended before it began",
-        "ended before the plan", "nothing to do", "rejected",
+        "ended before the plan", "nothing to do",
     ],
 )  # fmt: skip
 def test_a_run_whose_tasks_were_skipped_is_a_success_only_if_the_ledger_says_so(
@@ -88,6 +82,21 @@ def test_a_run_whose_tasks_were_skipped_is_a_success_only_if_the_ledger_says_so(
     run.xcoms = dict(left)
     states = {"close": "success" if ("close", "summary") in left else "skipped"}
     assert is_a_success(run, **states, verdict=verdict_of(run)) is expected
+
+
+def test_a_rejected_run_is_a_success(run: DagRun) -> None:
+    from airflow.sdk.exceptions import DownstreamTasksSkipped
+
+    run.xcoms = {("plan", "manifest"): PLANNED}
+    answer = {
+        "chosen_options": ["Reject"],
+        "params_input": {},
+        "responded_at": datetime.datetime(2026, 3, 1, tzinfo=datetime.UTC),
+        "responded_by_user": {"id": "1", "name": "grace"},
+    }
+    with pytest.raises(DownstreamTasksSkipped):
+        run.dag.get_task("approve").execute_complete(run.context("approve"), answer)
+    assert is_a_success(run, approve="success", verdict=verdict_of(run))
 
 
 def test_a_plan_that_was_all_that_was_asked_for_is_a_success(run: DagRun) -> None:

@@ -238,7 +238,7 @@ async def test_a_migration_goes_through_airflow_with_approval_outage_timeout_and
     await place.until(run_id, "approve", ["awaiting_input"])
     (question,) = await api.questions(DAG, run_id)
     await api.answer(question, "Reject")
-    await api.wait(DAG, run_id, timeout_s=600)
+    assert await api.wait(DAG, run_id, timeout_s=600) == "success"
     states = {item.task_id: item.state for item in await api.task_instances(DAG, run_id)}
     assert states["begin"] == states["down.v0004_note.submit_1"] == "skipped"
     assert await place.entries() == 5

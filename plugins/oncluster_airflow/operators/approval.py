@@ -6,12 +6,13 @@ from typing import Any
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import Context
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk.exceptions import AirflowSkipException, DownstreamTasksSkipped
 
 from oncluster_airflow.operators.begin import PLAN_TASK
 
 APPROVAL_KEY = "approval"
 ASKED_KEY = "asked"
+REJECTED_KEY = "rejected"
 
 
 class ApprovePlanOperator(ApprovalOperator):
@@ -41,6 +42,14 @@ class ApprovePlanOperator(ApprovalOperator):
             ti.xcom_push(key=ASKED_KEY, value=checksum)
         return super().execute(context)
 
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
+        try:
+            return super().execute_complete(context, event)
+        except DownstreamTasksSkipped:
+            # A task that ends so returns nothing.
+            context["ti"].xcom_push(key=REJECTED_KEY, value=True)
+            raise
+
 
 class ApproveMigrationOperator(ApprovePlanOperator):
     """Asks when the plan of a migration destroys data.
@@ -67,5 +76,4 @@ def approver_of(context: Context, approve_task: str) -> str:
 def is_rejected(context: Context, approve_task: str) -> bool:
     """Whether somebody was asked and said no."""
     ti: Any = context["ti"]
-    answer = ti.xcom_pull(task_ids=approve_task, key="return_value") or {}
-    return bool(answer.get("chosen_options") == [ApprovalOperator.REJECT])
+    return bool(ti.xcom_pull(task_ids=approve_task, key=REJECTED_KEY))
