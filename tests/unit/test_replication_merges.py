@@ -14,6 +14,7 @@ from engine.errors import Code, SqlError
 from engine.keeper.base import Create, CreateMode, Remove
 from engine.keeper.memory_session import RequestKind
 from engine.replication.commands.mutate import create_mutation, wait_for_mutation
+from engine.replication.commands.mutate import create_mutation, wait_for_mutation
 from engine.replication.commands.optimize import Extent, OptimizeOptions, optimize
 from engine.replication.commands.partitions import truncate
 from engine.replication.commands.waiting import Sync
@@ -400,6 +401,20 @@ def test_an_idle_table_asks_keeper_nothing_about_merges() -> None:
         before = sum(live.server.operations["r1"].values())
         assert await assign_round(replica.ctx) is Round.NOTHING
         assert sum(live.server.operations["r1"].values()) == before
+
+    run(main)
+
+
+def test_a_mutation_of_many_partitions_does_not_ask_each_of_them_again_and_again() -> None:
+    async def main(live: Live) -> None:
+        (replica,) = await live.cluster(1)
+        for partition in range(60):
+            await replica.insert(1, partition=str(partition))
+        before = live.server.operations["r1"][RequestKind.CHILDREN]
+        number = await create_mutation(replica.ctx, "UPDATE v = 1 WHERE 1")
+        await wait_for_mutation(replica.ctx, number)
+        asked = live.server.operations["r1"][RequestKind.CHILDREN] - before
+        assert asked < 60 * 8, "60 partitions are mutated in at least eight rounds"
 
     run(main)
 
