@@ -59,7 +59,8 @@ async def check_shard(
                 f"Path {paths.root} is that of another shard's table: {other.readable} has a "
                 f"replica there, and is of another shard of cluster '{cluster}'. Two shards with one "
                 "path would have the same rows.",
-                hint="Put {shard} into the path.",
+                hint="Put {shard} into the path. A table that all shards have as one, as migration tools "
+                "make for their records, needs a cluster in which its hosts are one shard.",
             )
 
 
