@@ -144,7 +144,9 @@ class DirectorySender:
             if not self._is_blocked():
                 try:
                     await self.send_all()
-                except (OnclusterError, OSError):
+                except Exception as error:  # nobody else would send it before the next start
+                    if not isinstance(error, OnclusterError | OSError):
+                        log.exception("distributed.not_sent directory=%s", self.directory)
                     await self._env.sleep(self._pause_s())
                     continue
             await self._wake.wait()
@@ -165,7 +167,7 @@ class DirectorySender:
                     await self._one_by_one()
                 else:
                     await self._in_batches(self._options.batch)
-            except (OnclusterError, OSError) as error:
+            except Exception as error:
                 self._failed(error)
                 raise
 

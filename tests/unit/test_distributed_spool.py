@@ -138,6 +138,33 @@ def test_files_of_a_batch_that_is_refused_as_too_large_go_alone_if_the_table_say
     assert alone == ([(f"token {number}", 1) for number in range(3)] if splits else [])
 
 
+@pytest.mark.parametrize(
+    "error", [SqlError(Code.UNKNOWN_TABLE, "none"), OSError("disk"), ZeroDivisionError()]
+)
+def test_a_directory_is_sent_again_after_any_error(tmp_path: Path, error: Exception) -> None:
+    async def scenario() -> None:
+        spool, tries, is_sent = TableSpool(LocalDisk(tmp_path), SpoolOptions()), [error], asyncio.Event()
+        spool.load()
+        await spool.put([SpoolBlock(("shard1_all_replicas",), FileHead("token", ("k",), 1), rows(b"x"))])
+
+        async def deliver(out: Outgoing) -> None:
+            if tries:
+                raise tries.pop()
+            is_sent.set()
+
+        options = SenderOptions(sleep_s=0.001)
+        sender = DirectorySender(spool, "shard1_all_replicas", deliver, SystemEnv(), options)
+        sending = asyncio.create_task(sender.run())
+        async with asyncio.timeout(60):
+            await is_sent.wait()
+        assert sender.facts().error_count == 1
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+
+    asyncio.run(scenario())
+
+
 def test_rows_that_do_not_fit_their_table_are_not_broken_and_hold_up_those_behind_them_until_it_was_changed(
     tmp_path: Path,
 ) -> None:
