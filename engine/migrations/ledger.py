@@ -109,10 +109,15 @@ class Ledger:
         with self._store.reading() as connection:
             return records(_events(connection, cluster), _rows(connection, cluster))
 
-    def record(self, cluster: str, version: int) -> MigrationRecord | None:
-        """What is known of one version; None if nothing is."""
+    def record(self, cluster: str, version: int, *, statement: int | None = None) -> MigrationRecord | None:
+        """What is known of one version; None if nothing is.
+
+        With `statement` there are its rows only, so that a run does not read all of them for each; whether
+        the state is open is right then, and not which of the open ones it is.
+        """
         with self._store.reading() as connection:
-            found = records(_events(connection, cluster, version), _rows(connection, cluster, version))
+            rows = _rows(connection, cluster, version, statement)
+            found = records(_events(connection, cluster, version), rows)
         return found.get(version)
 
     def has_failures(self, cluster: str) -> bool:
@@ -279,9 +284,12 @@ _VIEW = sa.table(
 )
 
 
-def _rows(connection: Connection, cluster: str, version: int | None = None) -> list[LedgerRow]:
+def _rows(
+    connection: Connection, cluster: str, version: int | None = None, statement: int | None = None
+) -> list[LedgerRow]:
     c = _VIEW.c
     wanted = [c.cluster == cluster] + ([] if version is None else [c.version == version])
+    wanted += [] if statement is None else [c.statement == statement]
     return [
         LedgerRow(
             version=row.version,

@@ -93,8 +93,8 @@ class LockedLedger:
         except OnclusterError as error:
             logger.warning("migration.lock_not_released base=%s error=%s", lease.base, error)
 
-    def record(self, version: int) -> MigrationRecord:
-        return self.ledger.record(self.cluster, version) or untouched(version)
+    def record(self, version: int, *, statement: int | None = None) -> MigrationRecord:
+        return self.ledger.record(self.cluster, version, statement=statement) or untouched(version)
 
     def writer(self, run_id: str, lease: Lease) -> LedgerWriter:
         return self.ledger.writer(self.cluster, run_id=run_id, fence=lease.fence)

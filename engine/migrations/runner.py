@@ -202,7 +202,7 @@ class MigrationRunner:
         """
         lease = self._lease(run)
         step, script = self._step(run, ref)
-        record = self.locked.record(step.version)
+        record = self.locked.record(step.version, statement=ref.statement)
         if is_finished(record, step):
             return Progress(ref, Verdict.DONE, record.rows_of(ref.statement))
         check_unchanged(record, step)
@@ -215,7 +215,7 @@ class MigrationRunner:
         statement = script.statements[ref.statement - 1]
         if run.request.leniency.retry_failed:
             await self._look(run.request, lease, given_up_targets(record.rows_of(ref.statement)))
-            record = self.locked.record(step.version)
+            record = self.locked.record(step.version, statement=ref.statement)
             queue = DDLQueueClient(self.keeper, self.env, self.queue.paths)
             await require_gone(queue, record.rows_of(ref.statement))
         if not is_begun(record, step):
@@ -326,7 +326,7 @@ class MigrationRunner:
         is_time_over: bool = False,
     ) -> Progress:
         step, script = self._step(run, ref)
-        record = record or self.locked.record(ref.version)
+        record = record or self.locked.record(ref.version, statement=ref.statement)
         rows = record.rows_of(ref.statement) if is_begun(record, step) else ()
         if not rows:
             verdict = Verdict.DONE if is_finished(record, step) else Verdict.WAIT
@@ -396,7 +396,7 @@ class MigrationRunner:
             script,
             statement,
             known=self.ledger.attempts(self.cluster, step.version, step.direction, step.generation),
-            rows=self.locked.record(step.version).rows_of(statement.index),
+            rows=self.locked.record(step.version, statement=statement.index).rows_of(statement.index),
             hosts=self.surroundings.prepare(statement, run.request, token="hosts").hosts,
             shards=[{replica.host_id for replica in shard.replicas} for shard in cluster.shards],
             request=run.request,

@@ -149,6 +149,21 @@ def test_writing_the_same_again_adds_nothing(ledger_url: str) -> None:
 # --- M3 ---------------------------------------------------------------------------------------------------
 
 
+def test_of_one_statement_only_its_rows_are_read(ledger_url: str) -> None:
+    ledger = open_ledger(ledger_url)
+    writer = holding(ledger)
+    event(writer, Event.STARTED, statements=2)
+    for statement in (1, 2):
+        writer.record_attempt(attempt(statement=statement))
+    record = ledger.record("c", 1, statement=2)
+    assert record is not None
+    assert (record.state, {row.statement for row in record.rows}) == (MigrationState.RUNNING, {2})
+    event(writer, Event.MARKED_APPLIED, statements=2)
+    marked = ledger.record("c", 1, statement=2)
+    assert marked is not None
+    assert marked.state is MigrationState.MARKED
+
+
 def test_a_holder_whose_fence_was_overtaken_can_append_nothing(ledger_url: str) -> None:
     ledger = open_ledger(ledger_url)
     old = holding(ledger, 1, "old")

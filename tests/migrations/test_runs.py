@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from engine.migrations import ledger
 from engine.migrations.drive import drive
 from engine.migrations.errors import (
     MigrationRefused,
@@ -15,7 +17,7 @@ from engine.migrations.files import Direction
 from engine.migrations.gather import make_plan
 from engine.migrations.model import Progress
 from engine.migrations.selection import ALL, Leniency
-from engine.migrations.states import CellState, RunState
+from engine.migrations.states import CellState, LedgerRow, RunState
 from engine.migrations.verdict import Verdict
 from engine.names import HostId
 from tests.migrations.support import SHOP, World, in_world
@@ -62,6 +64,37 @@ def test_a_rollback_of_the_last_that_is_run_again_undoes_no_other(tmp_path: Path
         world.check()
 
     in_world(tmp_path, scenario)
+
+
+def test_a_run_reads_of_a_long_migration_what_it_needs_for_each_statement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = 0
+
+    def counted(*args: Any) -> list[LedgerRow]:
+        nonlocal read
+        found = original(*args)
+        read += len(found)
+        return found
+
+    original = ledger._rows
+    monkeypatch.setattr(ledger, "_rows", counted)
+
+    def read_by(statements: int) -> int:
+        nonlocal read
+        read = 0
+        tables = ";".join(
+            f"CREATE TABLE IF NOT EXISTS t{n} (a UInt8) ENGINE = Log" for n in range(statements)
+        )
+
+        async def scenario(world: World) -> None:
+            await world.start()
+            assert (await drive(await world.runner(), world.request())).state is RunState.DONE
+
+        in_world(tmp_path / str(statements), scenario, files={"1_a.up.sql": tables})
+        return read
+
+    assert read_by(20) < 3 * read_by(10)
 
 
 def test_applying_again_sends_nothing(tmp_path: Path) -> None:

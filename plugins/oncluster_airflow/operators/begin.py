@@ -37,7 +37,8 @@ class Begun:
         """Raises MigrationRefused when the statement's file has changed, or it would go to hosts for which
         nobody has approved it. Sent before, it goes to no others."""
         self.manifest.require_unchanged(workspace.migrations, ref)
-        record, step = workspace.ledger.record(workspace.cluster, ref.version), self.run.step(ref.version)
+        step = self.run.step(ref.version)
+        record = workspace.ledger.record(workspace.cluster, ref.version, statement=ref.statement)
         is_sent = (
             record is not None
             and step is not None
