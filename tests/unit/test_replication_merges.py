@@ -14,7 +14,6 @@ from engine.errors import Code, SqlError
 from engine.keeper.base import Create, CreateMode, Remove
 from engine.keeper.memory_session import RequestKind
 from engine.replication.commands.mutate import create_mutation, wait_for_mutation
-from engine.replication.commands.mutate import create_mutation, wait_for_mutation
 from engine.replication.commands.optimize import Extent, OptimizeOptions, optimize
 from engine.replication.commands.partitions import truncate
 from engine.replication.commands.waiting import Sync
