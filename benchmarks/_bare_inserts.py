@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from benchmarks._replicas import COLUMNS, block
 from engine.env import SystemEnv
-from engine.node.replicated.inserts import ReplicatedInserts
+from engine.node.replicated.rows.inserts import ReplicatedInserts
 from engine.storage.chdb_module import load_chdb
 from engine.storage.layout import ChdbSettings, prepare
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from engine.distributed.definition import argument_name, engine_arguments
 from engine.errors import SqlError
 from engine.names import TableName, quote_string
-from engine.node.replicated.local_tables import LocalTables
+from engine.node.replicated.running.local_tables import LocalTables
 from engine.sql.cursor import Cursor
 
 _BEFORE = ("FROM", "JOIN", ",", "(")

@@ -15,12 +15,12 @@ from typing import Protocol
 
 from engine.errors import Code, OnclusterError, SqlError
 from engine.node.cluster_waits import ClusterWaits
-from engine.node.distributed.failover import BegunAnswer, Failover
-from engine.node.distributed.overlooked import is_overlooked, overlooked_explained
+from engine.node.distributed.reading.failover import BegunAnswer, Failover
+from engine.node.distributed.registry.overlooked import is_overlooked, overlooked_explained
 from engine.node.kill_query import kill_query
 from engine.node.node_commands import NodeCommands
 from engine.node.parallel import run_in_turn
-from engine.node.replicated.statements import ReplicatedStatements, done
+from engine.node.replicated.running.statements import ReplicatedStatements, done
 from engine.node.session_commands import by_our_query_id, settings_of_set
 from engine.node.statement import CHANGE_NO_DEFINITION, Answer, Asked, WholeAnswer, WriteInput
 from engine.node.system_tables import SystemTables

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import ClassVar
 
-from engine.node.replicated.insert_sql import InsertSql
+from engine.node.replicated.rows.insert_sql import InsertSql
 from engine.node.statement import Answer, Asked, WriteInput
 from engine.sql import Statement, StatementKind
 from engine.storage import QueryResult

@@ -2,7 +2,7 @@
 them itself, and remove them.
 
     flags/force_restore_data                  sanity checks of replicated tables are skipped, once
-    store/<3>/<uuid>/convert_to_replicated    step 1 of `engine.node.replicated.convert`
+    store/<3>/<uuid>/convert_to_replicated    step 1 of `engine.node.replicated.definitions.convert`
 
 What was taken stands in the node's own directory until it is done: a crash in between loses nothing.
 """

@@ -131,7 +131,7 @@ def test_a_schema_that_does_not_fit_and_a_key_of_a_wrong_type_are_refused(
 
 
 def test_a_shard_of_stale_replicas_is_an_error_or_left_out_as_on_a_node(place: Servers) -> None:
-    """As `engine.node.distributed.shard_reader` does with 369 and `skip_unavailable_shards`."""
+    """As `engine.node.distributed.reading.shard_reader` does with 369 and `skip_unavailable_shards`."""
     first, second = place.shards[0][0], place.shards[1][0]
     name = "d.stale"
     for number, server in enumerate((first, second)):

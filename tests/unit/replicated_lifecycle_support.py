@@ -14,18 +14,18 @@ from engine.errors import NodeExists, SqlError
 from engine.keeper.memory import MemoryKeeperServer
 from engine.keeper.recipes import SessionHolder
 from engine.names import HostId, TableName
-from engine.node.replicated.catalog import TableCatalog, TableRecord, TableState
-from engine.node.replicated.create import CreateStatements
-from engine.node.replicated.drop_rename import DropRenameStatements
-from engine.node.replicated.leftovers import drop_leftovers
-from engine.node.replicated.lifecycle import TableLifecycle
-from engine.node.replicated.local_tables import LocalTable, LocalTables
-from engine.node.replicated.runtime import ReplicatedTables, RunningTable
-from engine.node.replicated.shard_check import Defaults
-from engine.node.replicated.statements import NOTHING
-from engine.node.replicated.undrop import UndropStatements, forget_dropped
-from engine.node.replicated.view_definition import inner_name
-from engine.node.replicated.view_tables import ViewTableStatements
+from engine.node.replicated.definitions.create import CreateStatements
+from engine.node.replicated.definitions.drop_rename import DropRenameStatements
+from engine.node.replicated.definitions.leftovers import drop_leftovers
+from engine.node.replicated.definitions.shard_check import Defaults
+from engine.node.replicated.definitions.undrop import UndropStatements, forget_dropped
+from engine.node.replicated.definitions.view_definition import inner_name
+from engine.node.replicated.definitions.view_tables import ViewTableStatements
+from engine.node.replicated.running.catalog import TableCatalog, TableRecord, TableState
+from engine.node.replicated.running.lifecycle import TableLifecycle
+from engine.node.replicated.running.local_tables import LocalTable, LocalTables
+from engine.node.replicated.running.runtime import ReplicatedTables, RunningTable
+from engine.node.replicated.running.statements import NOTHING
 from engine.node.statement import Asked
 from engine.replication.commands.create import Created, create_replica
 from engine.replication.host import ReplicaHost

@@ -7,8 +7,8 @@ from uuid import UUID
 import pytest
 
 from engine.names import TableName
-from engine.node.distributed.create_sql import CreateText, on_scratch
-from engine.node.distributed.overlooked import PLACEHOLDER
+from engine.node.distributed.registry.create_sql import CreateText, on_scratch
+from engine.node.distributed.registry.overlooked import PLACEHOLDER
 
 UUID_ = UUID("12345678-1234-4234-8234-123456789abc")
 NAME = TableName("db", "t")

@@ -17,8 +17,8 @@ from engine.config.model import Cluster, NodeConfig, Replica, Shard, Topology, U
 from engine.env import SystemEnv
 from engine.errors import Code, SqlError
 from engine.node.distributed.assembly import DistributedNode
-from engine.node.distributed.early_reads import integers_of
-from engine.node.distributed.patience import USUAL_S, patience_s, with_patience
+from engine.node.distributed.reading.early_reads import integers_of
+from engine.node.distributed.reading.patience import USUAL_S, patience_s, with_patience
 from engine.node.router import StatementRouter
 from engine.node.statement import Asked
 from engine.node.system_tables import SystemTables

@@ -9,8 +9,8 @@ import pytest
 
 from engine.config.model import Topology, User
 from engine.errors import Code, SqlError
-from engine.node.distributed.constant_arguments import with_constants
-from engine.node.distributed.table_functions import table_functions
+from engine.node.distributed.functions.constant_arguments import with_constants
+from engine.node.distributed.functions.table_functions import table_functions
 from engine.node.statement import Asked
 from tests.unit.test_distributed_select_remembered import World, world
 from tests.unit.test_distributed_select_shapes import Bench, bench

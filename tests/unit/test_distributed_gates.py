@@ -10,8 +10,8 @@ import pytest
 from engine.config.model import User
 from engine.errors import Code, SqlError
 from engine.names import TableName
-from engine.node.distributed.name_changes import NameChanges, names_given
-from engine.node.distributed.table_gates import TableGates
+from engine.node.distributed.registry.name_changes import NameChanges, names_given
+from engine.node.distributed.registry.table_gates import TableGates
 from engine.node.statement import Asked
 from engine.sql import parse_statement
 

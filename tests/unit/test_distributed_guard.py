@@ -10,7 +10,7 @@ import pytest
 from engine.config.model import User
 from engine.errors import Code, SqlError
 from engine.names import TableName
-from engine.node.distributed.guard import DistributedGuard, check_merge
+from engine.node.distributed.definitions.guard import DistributedGuard, check_merge
 from engine.node.statement import Asked
 from engine.node.view_parameters import view_calls, with_arguments
 from engine.sql import parse_statement

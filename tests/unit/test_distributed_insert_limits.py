@@ -19,7 +19,7 @@ from engine.distributed.spool_table import SpoolBlock, SpoolLimits, SpoolOptions
 from engine.errors import Code, NodeUnavailable, SqlError
 from engine.names import HostId
 from engine.node.distributed.inserts import _is_foreground
-from engine.node.distributed.policy import policy_settings, timeouts_of, without_policy
+from engine.node.distributed.sending.policy import policy_settings, timeouts_of, without_policy
 from engine.testing.simulation import SimulationEnv, run_simulation
 from engine.testing.spool_disk import ModelDisk
 

@@ -12,8 +12,8 @@ import pytest
 from engine.distributed.peers import Peer
 from engine.errors import NodeUnavailable, OnclusterError, ReplyLost
 from engine.names import HostId
-from engine.node.distributed.peer_watch import Pace, PeerWatch
-from engine.node.distributed.shutting_down import shut_down_connections
+from engine.node.distributed.peers.peer_watch import Pace, PeerWatch
+from engine.node.distributed.peers.shutting_down import shut_down_connections
 
 PEER = Peer(HostId("other", 9000), "127.0.0.1", 1)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.errors import SqlError
-from engine.node.distributed.quoted_text import without_shards
+from engine.node.distributed.reading.quoted_text import without_shards
 
 _READ = "(SELECT id FROM url('http://h:1/?query=%28', 'Native', 'id UInt64') UNION ALL SELECT id FROM t)"
 

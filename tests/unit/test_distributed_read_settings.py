@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.errors import SqlError
-from engine.node.distributed.read_settings import forwarded, spread_of
+from engine.node.distributed.reading.read_settings import forwarded, spread_of
 
 
 def test_what_changes_the_meaning_of_an_expression_goes_to_the_shards() -> None:

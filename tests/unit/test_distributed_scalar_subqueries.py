@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from engine.node.distributed.scalar_subqueries import with_values_of_scalars
-from engine.node.distributed.subquery_values import Meaning, Subquery
+from engine.node.distributed.reading.scalar_subqueries import with_values_of_scalars
+from engine.node.distributed.reading.subquery_values import Meaning, Subquery
 
 
 async def _sign(subquery: Subquery) -> str | None:

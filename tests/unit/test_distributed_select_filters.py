@@ -9,7 +9,7 @@ import pytest
 
 from engine.errors import Code, SqlError
 from engine.names import TableName
-from engine.node.distributed.table_filters import filter_of, filter_setting, table_filters
+from engine.node.distributed.reading.table_filters import filter_of, filter_setting, table_filters
 from tests.few import few_first
 from tests.unit.test_distributed_select_property import Query
 from tests.unit.test_distributed_select_remembered import World

@@ -309,7 +309,7 @@ def test_users_who_may_only_read_get_columns_that_the_table_in_chdb_has_not(worl
 
 
 def test_the_oldest_is_forgotten_first(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.node.distributed.remembered.MAX_ENTRIES", 3)
+    monkeypatch.setattr("engine.node.distributed.reading.remembered.MAX_ENTRIES", 3)
     for number in range(5):
         world.ask(f"SELECT count() FROM events WHERE id < {number}")
     assert world.remembered == 3

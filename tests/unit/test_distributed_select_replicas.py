@@ -16,8 +16,8 @@ from engine.env import SystemEnv
 from engine.errors import Code, SqlError
 from engine.names import HostId
 from engine.node.distributed.assembly import DistributedNode
-from engine.node.distributed.peer_health import PeerHealth
-from engine.node.distributed.peer_watch import Pace
+from engine.node.distributed.peers.peer_health import PeerHealth
+from engine.node.distributed.peers.peer_watch import Pace
 from engine.node.router import StatementRouter
 from engine.node.statement import Asked
 from engine.node.system_tables import SystemTables

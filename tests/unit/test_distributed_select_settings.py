@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from engine.errors import Code, SqlError
-from engine.node.distributed.settings_around import settings_around
+from engine.node.distributed.reading.settings_around import settings_around
 from tests.unit.test_distributed_select_remembered import World
 from tests.unit.test_distributed_select_shapes import PEOPLE, SHARDS, Bench, bench
 

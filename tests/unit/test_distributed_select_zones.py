@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from engine.node.distributed.zones import has_session_zone
+from engine.node.distributed.reading.zones import has_session_zone
 from tests.few import few_first
 from tests.unit.test_distributed_select_remembered import World
 from tests.unit.test_distributed_select_shapes import SHARDS, Bench, bench

@@ -24,7 +24,7 @@ from engine.distributed.spool_table import SpoolBlock, SpoolOptions, TableSpool
 from engine.env import SystemEnv
 from engine.errors import Code, Corrupt, NodeUnavailable, ReplyLost, SqlError
 from engine.names import HostId
-from engine.node.distributed.spools import options_of, spool_options_of
+from engine.node.distributed.sending.spools import options_of, spool_options_of
 
 HEAD = FileHead("token", ("k", "ключ"), 3, {"insert_quorum": "2"})
 

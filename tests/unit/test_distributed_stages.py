@@ -15,10 +15,20 @@ from engine.distributed.definition import DistributedDefinition
 from engine.env import SystemEnv
 from engine.errors import Code, SqlError
 from engine.names import TableName
-from engine.node.distributed.insert_rows import RowsBehind, RowsOfText, for_memory, may_be_staged_in_memory
-from engine.node.distributed.memory_stage import MAX_BODY_BYTES, MEMORY_BYTES, MemoryStages, TooMuchForMemory
-from engine.node.distributed.stage import Stage, Stages
-from engine.node.distributed.tables import Column, DistributedTable
+from engine.node.distributed.registry.tables import Column, DistributedTable
+from engine.node.distributed.sending.insert_rows import (
+    RowsBehind,
+    RowsOfText,
+    for_memory,
+    may_be_staged_in_memory,
+)
+from engine.node.distributed.sending.memory_stage import (
+    MAX_BODY_BYTES,
+    MEMORY_BYTES,
+    MemoryStages,
+    TooMuchForMemory,
+)
+from engine.node.distributed.sending.stage import Stage, Stages
 from engine.node.statement import Asked
 from engine.storage import ChdbPool, QueryResult
 from engine.storage.statement_text import InsertText

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from engine.errors import Code, SqlError
-from engine.node.distributed.subquery_values import (
+from engine.node.distributed.reading.subquery_values import (
     Meaning,
     Subquery,
     literal,

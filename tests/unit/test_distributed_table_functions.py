@@ -10,9 +10,9 @@ from engine.config.model import Cluster, Replica, Shard, Topology, User
 from engine.distributed.select.template import table_names
 from engine.errors import Code, SqlError
 from engine.names import TableName
-from engine.node.distributed.inner_calls import InnerCalls
-from engine.node.distributed.read_place import place_of
-from engine.node.distributed.table_functions import table_functions, target_function
+from engine.node.distributed.functions.inner_calls import InnerCalls
+from engine.node.distributed.functions.read_place import place_of
+from engine.node.distributed.functions.table_functions import table_functions, target_function
 from engine.node.statement import Asked
 
 TOPOLOGY = Topology({"c": Cluster("c", (Shard(1, (Replica("n1", 9000),)),))})

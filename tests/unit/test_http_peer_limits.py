@@ -10,7 +10,7 @@ import pytest
 
 from engine.config.model import User
 from engine.env import SystemEnv
-from engine.node.distributed.shard_reader import depth_mark
+from engine.node.distributed.reading.shard_reader import depth_mark
 from engine.node.http.server import HttpConfig, HttpServer
 from engine.node.router import StatementRouter
 from engine.node.statement import Answer, Asked

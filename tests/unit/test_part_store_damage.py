@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from engine.errors import Code, SqlError
-from engine.node.replicated.broken_reads import check_what_cannot_be_read
+from engine.node.replicated.parts.broken_reads import check_what_cannot_be_read
 from engine.part_storage import ChdbPartStore
 from engine.replication.part_checksums import PartDiffers
 from engine.replication.part_name import PartName

@@ -6,10 +6,10 @@ import pytest
 
 from engine.errors import SqlError
 from engine.names import TableName
-from engine.node.replicated.local_alter import settings_commands, take_out
-from engine.node.replicated.mutations import parse_kill
-from engine.node.replicated.optimize import OptimizeText, deduplicate_columns, parse_optimize
-from engine.node.replicated.partition_sql import (
+from engine.node.replicated.parts.local_alter import settings_commands, take_out
+from engine.node.replicated.parts.mutations import parse_kill
+from engine.node.replicated.parts.optimize import OptimizeText, deduplicate_columns, parse_optimize
+from engine.node.replicated.parts.partition_sql import (
     Action,
     Family,
     PartitionCommand,

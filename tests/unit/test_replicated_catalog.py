@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from engine.errors import Corrupt
 from engine.names import TableName
-from engine.node.replicated.catalog import TableCatalog, TableRecord, TableState
-from engine.node.replicated.name_locks import NameLocks
-from engine.node.replicated.runtime import ReplicatedTables, RunningTable
+from engine.node.replicated.running.catalog import TableCatalog, TableRecord, TableState
+from engine.node.replicated.running.name_locks import NameLocks
+from engine.node.replicated.running.runtime import ReplicatedTables, RunningTable
 
 RECORD = TableRecord(
     uuid=UUID(int=7),

@@ -9,8 +9,8 @@ import pytest
 
 from engine.errors import Code, ConnectionLoss, KeeperUnavailable, SqlError, UnknownOutcome
 from engine.keeper.base import Create, Op, OpResult
-from engine.node.replicated.catalog import TableRecord
-from engine.node.replicated.runtime import NodePartStore, RunningTable
+from engine.node.replicated.running.catalog import TableRecord
+from engine.node.replicated.running.runtime import NodePartStore, RunningTable
 from engine.replication.commands.alter import alter_table
 from engine.replication.commands.insert import InsertOptions
 from engine.replication.commands.waiting import Sync

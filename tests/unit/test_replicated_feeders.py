@@ -10,9 +10,9 @@ import pytest
 from engine.config.model import User
 from engine.errors import Code, SqlError
 from engine.names import TableName
-from engine.node.replicated.feeders import FeederGuard, feeder_of
-from engine.node.replicated.runtime import ReplicatedTables
-from engine.node.replicated.views import Feeder, Links, View, ViewGraph
+from engine.node.replicated.rows.feeders import FeederGuard, feeder_of
+from engine.node.replicated.rows.views import Feeder, Links, View, ViewGraph
+from engine.node.replicated.running.runtime import ReplicatedTables
 from engine.node.statement import Asked
 from engine.sql import parse_statement
 

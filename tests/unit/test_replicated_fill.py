@@ -8,7 +8,7 @@ import pytest
 
 from engine.errors import Busy, SqlError
 from engine.keeper.memory import MemoryKeeperServer
-from engine.node.replicated.taking_place import is_temporary
+from engine.node.replicated.definitions.taking_place import is_temporary
 from engine.replication.paths import TablePaths
 from engine.testing.simulation import SimulationEnv, run_simulation
 from tests.unit.replicated_lifecycle_support import (

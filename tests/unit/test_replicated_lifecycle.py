@@ -15,10 +15,10 @@ from engine.config.model import Cluster, Replica, Shard, Topology
 from engine.errors import Code, KeeperUnavailable, SqlError
 from engine.keeper.memory import MemoryKeeperServer
 from engine.names import HostId, TableName
-from engine.node.replicated.catalog import TableState
-from engine.node.replicated.runtime import ReplicatedTables
-from engine.node.replicated.shard_check import Defaults
-from engine.node.replicated.undrop import forget_dropped
+from engine.node.replicated.definitions.shard_check import Defaults
+from engine.node.replicated.definitions.undrop import forget_dropped
+from engine.node.replicated.running.catalog import TableState
+from engine.node.replicated.running.runtime import ReplicatedTables
 from engine.replication.host import ReplicaHost
 from engine.testing.simulation import SimulationEnv, run_simulation
 from tests.unit.replicated_lifecycle_support import (

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from engine.names import TableName
-from engine.node.replicated.local_tables import LocalTables
+from engine.node.replicated.running.local_tables import LocalTables
 from engine.storage import ChdbPool
 
 NAMES = [TableName("default", name) for name in "abc"]

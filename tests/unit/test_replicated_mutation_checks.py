@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.errors import SqlError
-from engine.node.replicated.mutation_checks import Functions, refuse_fickle
+from engine.node.replicated.parts.mutation_checks import Functions, refuse_fickle
 from engine.sql.user_functions import with_bodies
 
 FUNCTIONS = Functions(

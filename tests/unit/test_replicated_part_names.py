@@ -8,8 +8,8 @@ from typing import Any, cast
 
 from engine.config.model import User
 from engine.names import TableName
-from engine.node.replicated.part_names import PartNames
-from engine.node.replicated.runtime import ReplicatedTables
+from engine.node.replicated.parts.part_names import PartNames
+from engine.node.replicated.running.runtime import ReplicatedTables
 from engine.node.statement import Asked
 from engine.part_storage import ChdbPartStore
 from engine.sql import parse_statement

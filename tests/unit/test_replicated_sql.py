@@ -8,12 +8,12 @@ import pytest
 from engine.config.model import Cluster, Replica, Shard, Topology
 from engine.errors import SqlError
 from engine.names import HostId, TableName
-from engine.node.replicated.cloning import Clone, clone_in
-from engine.node.replicated.definition_sql import Definition
-from engine.node.replicated.insert_sql import InsertSql
-from engine.node.replicated.inserts import options_of
-from engine.node.replicated.shard_check import shard_conflict
-from engine.node.replicated.view_sql import reading_from
+from engine.node.replicated.definitions.cloning import Clone, clone_in
+from engine.node.replicated.definitions.definition_sql import Definition
+from engine.node.replicated.definitions.shard_check import shard_conflict
+from engine.node.replicated.rows.insert_sql import InsertSql
+from engine.node.replicated.rows.inserts import options_of
+from engine.node.replicated.rows.view_sql import reading_from
 from engine.replication.commands.insert import AUTO_QUORUM
 
 HIDDEN = {"max_bytes_to_merge_at_max_space_in_pool": "1", "other_hidden": "0"}

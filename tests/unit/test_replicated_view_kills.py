@@ -7,8 +7,8 @@ import pytest
 
 from engine.keeper.memory import MemoryKeeperServer
 from engine.names import TableName
-from engine.node.replicated.catalog import TableState
-from engine.node.replicated.view_definition import inner_name
+from engine.node.replicated.definitions.view_definition import inner_name
+from engine.node.replicated.running.catalog import TableState
 from engine.testing.simulation import SimulationEnv, run_simulation
 from tests.unit.replicated_lifecycle_support import ROOT, Bomb, Killed, Process, World
 

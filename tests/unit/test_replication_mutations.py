@@ -10,7 +10,7 @@ import pytest
 
 from engine.errors import Code, SqlError
 from engine.keeper.session import RequestKind
-from engine.node.replicated.parts_view import mutation_rows
+from engine.node.replicated.parts.parts_view import mutation_rows
 from engine.replication.commands.mutate import create_mutation, kill_mutation, wait_for_mutation
 from engine.replication.commands.partitions import clear_column
 from engine.replication.commands.waiting import Sync

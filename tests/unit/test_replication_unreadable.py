@@ -9,7 +9,7 @@ import pytest
 
 from engine.errors import Code, MalformedEntry, SqlError
 from engine.keeper.base import CreateMode
-from engine.node.replicated.parts_view import mutation_rows
+from engine.node.replicated.parts.parts_view import mutation_rows
 from engine.replication.commands.consistent_read import max_blocks
 from engine.replication.commands.insert import InsertOptions
 from engine.replication.commands.mutate import create_mutation, kill_mutation, wait_for_mutation

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.node.distributed.views import names_read
+from engine.node.distributed.reading.views import names_read
 from engine.sql import cursor
 from engine.sql.cursor import Cursor
 from engine.sql.tokens import Token, scan

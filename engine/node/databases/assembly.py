@@ -23,8 +23,8 @@ from engine.node.databases.system_tables import ClusterFacts, DatabaseReplicasTa
 from engine.node.databases.texts import SchemaTexts
 from engine.node.distributed.assembly import DistributedNode
 from engine.node.replicated.assembly import ReplicatedNode
-from engine.node.replicated.local_tables import LocalTables
-from engine.node.replicated.show import shown_definition
+from engine.node.replicated.definitions.show import shown_definition
+from engine.node.replicated.running.local_tables import LocalTables
 from engine.node.statement import Asked
 from engine.node.system_tables import SystemTable, SystemView
 from engine.storage import ChdbPool

@@ -30,10 +30,10 @@ from engine.node.databases.planning import AlterPlanner
 from engine.node.databases.replacement import Replacement, has_rows_of_its_own, replaces_table
 from engine.node.databases.rewriting import from_log
 from engine.node.databases.texts import SchemaTexts, changes, uuid_of
-from engine.node.replicated.if_empty import check_empty, is_if_empty, without_if_empty
-from engine.node.replicated.lifecycle import TableLifecycle
-from engine.node.replicated.local_tables import LocalTables
-from engine.node.replicated.own_tables import own_table, table_behind
+from engine.node.replicated.definitions.if_empty import check_empty, is_if_empty, without_if_empty
+from engine.node.replicated.definitions.own_tables import own_table, table_behind
+from engine.node.replicated.running.lifecycle import TableLifecycle
+from engine.node.replicated.running.local_tables import LocalTables
 from engine.node.statement import Asked
 from engine.sql import AlterCommand, Statement, StatementKind, parse_statement, redact, runs_once_per_shard
 from engine.sql.lenient import LENIENT

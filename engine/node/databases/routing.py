@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 
 from engine.errors import Code, SqlError
-from engine.node.replicated.partition_sql import alter_pieces, family_of
+from engine.node.replicated.parts.partition_sql import alter_pieces, family_of
 from engine.sql import AlterCommand, Statement, StatementKind, tokenize
 
 _K = StatementKind

@@ -22,8 +22,8 @@ from engine.node.databases.show import ShowDatabase
 from engine.node.databases.system_commands import DatabaseCommands
 from engine.node.databases.view_columns import with_columns
 from engine.node.hosts_answer import HostsAnswer
-from engine.node.replicated.definition_sql import Definition
-from engine.node.replicated.statements import done
+from engine.node.replicated.definitions.definition_sql import Definition
+from engine.node.replicated.running.statements import done
 from engine.node.session_commands import trailing_settings
 from engine.node.statement import Answer, Asked
 from engine.node.temporary_tables import is_about_temporary

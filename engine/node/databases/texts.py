@@ -14,7 +14,7 @@ from pathlib import Path
 from uuid import UUID
 
 from engine.names import TableName, escape_for_file_name, unescape_for_file_name
-from engine.node.distributed.create_sql import with_engine
+from engine.node.distributed.registry.create_sql import with_engine
 
 _SUFFIX = ".sql"
 _DETACHED = ".sql.detached"

@@ -18,35 +18,35 @@ from engine.env import Env
 from engine.errors import SqlError
 from engine.names import HostId, TableName
 from engine.node.asked_settings import number
-from engine.node.distributed.alter import AlterDistributed
-from engine.node.distributed.asked_first import AskedFirst
-from engine.node.distributed.catalog import DistributedCatalog
-from engine.node.distributed.create import CreateDistributed
-from engine.node.distributed.create_views import CreateViews
-from engine.node.distributed.ddl import DistributedDdl
-from engine.node.distributed.failover import Failover
+from engine.node.distributed.definitions.alter import AlterDistributed
+from engine.node.distributed.definitions.create import CreateDistributed
+from engine.node.distributed.definitions.create_views import CreateViews
+from engine.node.distributed.definitions.ddl import DistributedDdl
+from engine.node.distributed.definitions.guard import DistributedGuard
+from engine.node.distributed.definitions.replacing import Replacing
+from engine.node.distributed.definitions.show import DistributedTablesView, ShowDistributed
 from engine.node.distributed.function_guard import FunctionGuard
 from engine.node.distributed.function_targets import FunctionTargets
-from engine.node.distributed.guard import DistributedGuard
 from engine.node.distributed.inserts import DistributedInserts
-from engine.node.distributed.name_changes import is_among, keeps_names, names_given
-from engine.node.distributed.overlooked import make_overlooked_an_error
-from engine.node.distributed.peer_health import PeerHealth
-from engine.node.distributed.replacing import Replacing
-from engine.node.distributed.running_reads import RunningReads
-from engine.node.distributed.selects import READING, DistributedSelects
-from engine.node.distributed.show import DistributedTablesView, ShowDistributed
-from engine.node.distributed.sinks import Here, NodeSink
-from engine.node.distributed.spools import Spools
-from engine.node.distributed.stage import Stages
-from engine.node.distributed.system_commands import DistributedSystemStatements
-from engine.node.distributed.system_tables import DistributionQueueTable
-from engine.node.distributed.tables import DistributedTables
-from engine.node.replicated.insert_sql import InsertSql
-from engine.node.replicated.local_tables import LocalTables
-from engine.node.replicated.name_locks import NameLocks
-from engine.node.replicated.statements import StatementHandlers
-from engine.node.replicated.views import ViewPush
+from engine.node.distributed.peers.peer_health import PeerHealth
+from engine.node.distributed.reading.asked_first import AskedFirst
+from engine.node.distributed.reading.failover import Failover
+from engine.node.distributed.reading.running_reads import RunningReads
+from engine.node.distributed.reading.selects import READING, DistributedSelects
+from engine.node.distributed.registry.catalog import DistributedCatalog
+from engine.node.distributed.registry.name_changes import is_among, keeps_names, names_given
+from engine.node.distributed.registry.overlooked import make_overlooked_an_error
+from engine.node.distributed.registry.tables import DistributedTables
+from engine.node.distributed.sending.sinks import Here, NodeSink
+from engine.node.distributed.sending.spools import Spools
+from engine.node.distributed.sending.stage import Stages
+from engine.node.distributed.sending.system_commands import DistributedSystemStatements
+from engine.node.distributed.sending.system_tables import DistributionQueueTable
+from engine.node.replicated.rows.insert_sql import InsertSql
+from engine.node.replicated.rows.views import ViewPush
+from engine.node.replicated.running.local_tables import LocalTables
+from engine.node.replicated.running.name_locks import NameLocks
+from engine.node.replicated.running.statements import StatementHandlers
 from engine.node.statement import CHANGE_NO_DEFINITION, Answer, Asked, WriteInput
 from engine.node.system_tables import SystemTable, SystemView
 from engine.sql import Statement, StatementKind, parse_statement

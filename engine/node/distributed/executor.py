@@ -18,7 +18,7 @@ from engine.ddl.series import ToldSteps
 from engine.distributed.definition import ENGINE
 from engine.names import TableName
 from engine.node.distributed.assembly import DistributedNode
-from engine.node.distributed.guard import concerns_guard, is_mutation
+from engine.node.distributed.definitions.guard import concerns_guard, is_mutation
 from engine.node.node_commands import NodeCommands
 from engine.node.replicated.executor import ReplicatedExecutor
 from engine.node.statement import Asked

@@ -6,9 +6,9 @@ It would say that there is no such cluster (701). What can be done instead is sa
 from __future__ import annotations
 
 from engine.errors import Code, SqlError
-from engine.node.distributed.dictionary_source import DICTIONARIES, HINT, reads_of_dictionary
-from engine.node.distributed.references import has_table_functions
-from engine.node.distributed.table_functions import any_cluster_function
+from engine.node.distributed.definitions.dictionary_source import DICTIONARIES, HINT, reads_of_dictionary
+from engine.node.distributed.functions.table_functions import any_cluster_function
+from engine.node.distributed.reading.references import has_table_functions
 from engine.node.statement import Answer, Asked
 from engine.sql import Statement, StatementKind
 

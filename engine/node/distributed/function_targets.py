@@ -14,12 +14,12 @@ from engine.config.model import Topology
 from engine.distributed.definition import DistributedDefinition
 from engine.distributed.peers import PeerShard, peers_of_cluster
 from engine.names import HostId, TableName, quote_identifier
-from engine.node.distributed.columns import described_elsewhere, described_rows
-from engine.node.distributed.constant_arguments import with_constants
-from engine.node.distributed.peer_health import PeerHealth
-from engine.node.distributed.read_place import ReadPlace
-from engine.node.distributed.table_functions import TableFunction, target_function
-from engine.node.distributed.tables import Column, DistributedTable
+from engine.node.distributed.functions.constant_arguments import with_constants
+from engine.node.distributed.functions.read_place import ReadPlace
+from engine.node.distributed.functions.table_functions import TableFunction, target_function
+from engine.node.distributed.peers.peer_health import PeerHealth
+from engine.node.distributed.reading.columns import described_elsewhere, described_rows
+from engine.node.distributed.registry.tables import Column, DistributedTable
 from engine.node.statement import Asked
 from engine.part_storage import SCRATCH_DATABASE
 from engine.sql.edit import Edit, apply_edits

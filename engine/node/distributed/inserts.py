@@ -25,20 +25,20 @@ from engine.errors import Code, SqlError
 from engine.names import TableName
 from engine.node.asked_settings import flag, number
 from engine.node.distributed.function_targets import FunctionTarget, FunctionTargets
-from engine.node.distributed.insert_rows import (
+from engine.node.distributed.registry.tables import DistributedTable, DistributedTables
+from engine.node.distributed.sending.insert_rows import (
     InsertRows,
     RowsBehind,
     RowsOfText,
     for_memory,
     may_be_staged_in_memory,
 )
-from engine.node.distributed.memory_stage import MemoryStages, TooMuchForMemory
-from engine.node.distributed.policy import policy_of, policy_settings, timeouts_of
-from engine.node.distributed.spools import Spools
-from engine.node.distributed.stage import Stage, StagedPart, Stages
-from engine.node.distributed.tables import DistributedTable, DistributedTables
-from engine.node.replicated.insert_sql import InsertSql
-from engine.node.replicated.views import ViewPush
+from engine.node.distributed.sending.memory_stage import MemoryStages, TooMuchForMemory
+from engine.node.distributed.sending.policy import policy_of, policy_settings, timeouts_of
+from engine.node.distributed.sending.spools import Spools
+from engine.node.distributed.sending.stage import Stage, StagedPart, Stages
+from engine.node.replicated.rows.insert_sql import InsertSql
+from engine.node.replicated.rows.views import ViewPush
 from engine.node.staged_errors import errors_about
 from engine.node.statement import Answer, Asked, WholeAnswer, WriteInput
 from engine.node.temporary_tables import is_temporary

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from engine.node.distributed.chdb_request import DEPTH
+from engine.node.distributed.reading.chdb_request import DEPTH
 from engine.node.http.query import HttpQuery
 
 _NUMBERS = frozenset(

@@ -17,41 +17,41 @@ from engine.errors import Busy, Code, OnclusterError
 from engine.keeper.recipes import SessionHolder
 from engine.names import TableName
 from engine.node.interserver import fetcher_of, listens_on_loopback, server_of, warn_if_open
-from engine.node.replicated.alter import AlterStatements
-from engine.node.replicated.attach_as import AttachAsStatements
-from engine.node.replicated.attach_definition import AttachDefinitionStatements
-from engine.node.replicated.broken_reads import check_what_cannot_be_read
-from engine.node.replicated.catalog import TableCatalog, TableRecord
-from engine.node.replicated.check import CheckStatements
-from engine.node.replicated.consistent_reads import ConsistentReads
-from engine.node.replicated.convert import Converter
-from engine.node.replicated.create import CreateStatements
-from engine.node.replicated.drop_rename import DropRenameStatements
+from engine.node.replicated.definitions.attach_as import AttachAsStatements
+from engine.node.replicated.definitions.attach_definition import AttachDefinitionStatements
+from engine.node.replicated.definitions.convert import Converter
+from engine.node.replicated.definitions.create import CreateStatements
+from engine.node.replicated.definitions.drop_rename import DropRenameStatements
+from engine.node.replicated.definitions.leftovers import drop_leftovers
+from engine.node.replicated.definitions.own_tables import OwnTableStatements
+from engine.node.replicated.definitions.rollup_functions import with_own_names
+from engine.node.replicated.definitions.shard_check import Defaults
+from engine.node.replicated.definitions.show import DatabasesView, ShowStatements, TablesView
+from engine.node.replicated.definitions.unconvert import Unconverter
+from engine.node.replicated.definitions.undrop import UndropStatements
+from engine.node.replicated.definitions.view_tables import ViewTableStatements
 from engine.node.replicated.executor import ReplicatedExecutor
-from engine.node.replicated.feeders import FeederGuard
 from engine.node.replicated.guard import ReplicatedGuard
-from engine.node.replicated.inserts import ReplicatedInserts
-from engine.node.replicated.leftovers import drop_leftovers
-from engine.node.replicated.lifecycle import TableLifecycle
-from engine.node.replicated.local_tables import LocalTable, LocalTables
-from engine.node.replicated.mutations import KillMutationStatements
-from engine.node.replicated.optimize import OptimizeStatements
-from engine.node.replicated.own_tables import OwnTableStatements
-from engine.node.replicated.part_names import PartNames
-from engine.node.replicated.plain_targets import PlainTargetStatements
+from engine.node.replicated.parts.alter import AlterStatements
+from engine.node.replicated.parts.broken_reads import check_what_cannot_be_read
+from engine.node.replicated.parts.check import CheckStatements
+from engine.node.replicated.parts.mutations import KillMutationStatements
+from engine.node.replicated.parts.optimize import OptimizeStatements
+from engine.node.replicated.parts.part_names import PartNames
 from engine.node.replicated.replicas_status import replicas_status
-from engine.node.replicated.rollup_functions import with_own_names
-from engine.node.replicated.runtime import ReplicatedTables, RunningTable
-from engine.node.replicated.shard_check import Defaults
-from engine.node.replicated.show import DatabasesView, ShowStatements, TablesView
-from engine.node.replicated.statements import StatementHandlers
+from engine.node.replicated.rows.consistent_reads import ConsistentReads
+from engine.node.replicated.rows.feeders import FeederGuard
+from engine.node.replicated.rows.inserts import ReplicatedInserts
+from engine.node.replicated.rows.plain_targets import PlainTargetStatements
+from engine.node.replicated.rows.view_catalog import read_links
+from engine.node.replicated.rows.views import ViewGraph, ViewPush
+from engine.node.replicated.running.catalog import TableCatalog, TableRecord
+from engine.node.replicated.running.lifecycle import TableLifecycle
+from engine.node.replicated.running.local_tables import LocalTable, LocalTables
+from engine.node.replicated.running.runtime import ReplicatedTables, RunningTable
+from engine.node.replicated.running.statements import StatementHandlers
 from engine.node.replicated.system_commands import SystemStatements
 from engine.node.replicated.system_tables import replicated_system_tables
-from engine.node.replicated.unconvert import Unconverter
-from engine.node.replicated.undrop import UndropStatements
-from engine.node.replicated.view_catalog import read_links
-from engine.node.replicated.view_tables import ViewTableStatements
-from engine.node.replicated.views import ViewGraph, ViewPush
 from engine.node.start_flags import is_forced
 from engine.node.statement import Answer, Asked, WriteInput
 from engine.node.system_tables import SystemTable, SystemView

@@ -27,14 +27,14 @@ from engine.ddl.series import ToldSteps
 from engine.errors import MultiFailed
 from engine.keeper.base import Node
 from engine.names import TableName
-from engine.node.replicated.catalog import TableState
-from engine.node.replicated.definition_sql import REPLICATED, is_create_of_replicated
-from engine.node.replicated.feeders import makes_feeder
-from engine.node.replicated.lifecycle import TableLifecycle
-from engine.node.replicated.own_tables import own_table, table_behind
-from engine.node.replicated.runtime import RunningTable
-from engine.node.replicated.statements import ReplicatedStatements
-from engine.node.replicated.view_definition import is_inner
+from engine.node.replicated.definitions.definition_sql import REPLICATED, is_create_of_replicated
+from engine.node.replicated.definitions.own_tables import own_table, table_behind
+from engine.node.replicated.definitions.view_definition import is_inner
+from engine.node.replicated.rows.feeders import makes_feeder
+from engine.node.replicated.running.catalog import TableState
+from engine.node.replicated.running.lifecycle import TableLifecycle
+from engine.node.replicated.running.runtime import RunningTable
+from engine.node.replicated.running.statements import ReplicatedStatements
 from engine.node.statement import Asked
 from engine.replication.mutation_entry import MutationEntry
 from engine.replication.replica.log_puller import pull

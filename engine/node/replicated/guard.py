@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from engine.errors import Code, SqlError
 from engine.names import TableName
-from engine.node.replicated.runtime import ReplicatedTables, RunningTable
-from engine.node.replicated.views import ViewGraph
+from engine.node.replicated.rows.views import ViewGraph
+from engine.node.replicated.running.runtime import ReplicatedTables, RunningTable
 from engine.node.statement import Answer, Asked
 from engine.sql import AlterCommand, Statement, StatementKind
 

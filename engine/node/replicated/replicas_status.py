@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 
 from engine.errors import OnclusterError
-from engine.node.replicated.runtime import ReplicatedTables
+from engine.node.replicated.running.runtime import ReplicatedTables
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.queue_view import absolute_delay_s, delays_s
 

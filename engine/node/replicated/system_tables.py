@@ -16,9 +16,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from engine.env import Env
 from engine.errors import OnclusterError
 from engine.names import TableName, quote_string
-from engine.node.replicated.detached_view import DetachedPartsView
-from engine.node.replicated.parts_view import MutationsView, PartsView
-from engine.node.replicated.runtime import ReplicatedTables, RunningTable
+from engine.node.replicated.parts.detached_view import DetachedPartsView
+from engine.node.replicated.parts.parts_view import MutationsView, PartsView
+from engine.node.replicated.running.runtime import ReplicatedTables, RunningTable
 from engine.node.statement import Asked
 from engine.node.system_tables import Row, SystemTable, SystemView
 from engine.replication.replica.context import ReplicaContext

@@ -1,0 +1,1 @@
+"""`cluster()`, `remote()` and their kin, found in statements."""

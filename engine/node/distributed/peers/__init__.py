@@ -1,0 +1,1 @@
+"""Other nodes: who can be read, who is silent, and whom to ask next."""

@@ -1,0 +1,1 @@
+"""Statements that read Distributed tables. `selects` puts the rest together."""

@@ -1,0 +1,125 @@
+"""What is evaluated first in statements of which shards execute more (`engine.distributed.select.on_shards`):
+subqueries over Distributed tables that are one value, or EXISTS, and those of GLOBAL IN over other tables.
+
+As in ClickHouse the node that has the statement does it, with the statement's settings, and every shard gets
+the value. So with `distributed_group_by_no_merge` a value that is a row of each shard is error 125, as there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from engine.distributed.select.model import names
+from engine.distributed.select.sides import Side, is_between_tables, sides_of
+from engine.node.distributed.reading.subquery_values import Meaning, Subquery, ValueOf
+from engine.sql.cursor import Cursor
+from engine.sql.edit import Edit, apply_edits
+from engine.sql.sources import read_tables
+
+_BEGINS = names("SELECT WITH FROM")
+_SET_OPERATIONS = names("UNION EXCEPT INTERSECT")
+_BEHIND = _SET_OPERATIONS | {")"}
+_BEFORE_VALUE = names(
+    "SELECT WITH WHERE PREWHERE HAVING QUALIFY BY ON AND OR XOR NOT CASE WHEN THEN ELSE BETWEEN IS LIKE "
+    "ILIKE DIV MOD LIMIT OFFSET STEP TO"
+)
+_NO_CALL = _BEFORE_VALUE | names("IN FROM JOIN EXISTS VIEW")
+
+
+async def with_values_of_scalars(sql: str, starts: Collection[int], value: ValueOf) -> str:
+    """`starts` are the offsets of the Distributed tables in the text."""
+    cursor = Cursor(sql)
+    found = {one.start: one for start in starts if (one := _around(cursor, cursor.at_offset(start)))}
+    for one in _global_sets(cursor):
+        if not any(one.start <= start < one.end for start in starts):
+            found[one.start] = one
+    if any(a.start < b.start < a.end for a in found.values() for b in found.values()):
+        found = {at: one for at, one in found.items() if one.meaning is not Meaning.SET}
+    edits = []
+    for start, one in found.items():
+        text = await value(one)
+        if text is not None:
+            edits.append(Edit(start, one.end, text))
+    return apply_edits(sql, edits)
+
+
+def _global_sets(cursor: Cursor) -> Iterator[Subquery]:
+    """The right sides of GLOBAL IN that read tables of this node."""
+    words = cursor.words
+    for ref in read_tables(cursor, 0):
+        at = cursor.at_offset(ref.start)
+        if words[at - 1] == "IN" and Side.GLOBAL in sides_of(words, at)[:1]:
+            yield Subquery(ref.start, ref.end, f"SELECT * FROM {ref.name.quoted}", Meaning.SET)
+    for at, word in enumerate(words):
+        if word != "IN" or words[at + 1 : at + 2] != ["("] or not _is_subquery(cursor, at + 1):
+            continue
+        if Side.GLOBAL not in sides_of(words, at + 1)[:1]:
+            continue
+        cursor.at = at + 1
+        cursor.skip_brackets()
+        start, end = cursor.tokens[at + 1].start, cursor.last_end
+        select = cursor.sql[start + 1 : end - 1]
+        if read_tables(Cursor(select), 0):
+            yield Subquery(start, end, select, Meaning.SET)
+
+
+def _around(cursor: Cursor, at: int) -> Subquery | None:
+    """The outermost such subquery around token `at`."""
+    tokens = cursor.tokens
+    for begin in cursor.brackets_around(at):
+        meaning = _meaning(cursor, begin)
+        if meaning is None:
+            continue
+        cursor.at = begin
+        if not cursor.skip_brackets():
+            return None
+        select = cursor.sql[tokens[begin].end : tokens[cursor.at - 1].start]
+        first = begin - (meaning is Meaning.EXISTENCE)
+        return Subquery(tokens[first].start, cursor.last_end, select, meaning)
+    return None
+
+
+def _meaning(cursor: Cursor, begin: int) -> Meaning | None:
+    """Of the subquery in the brackets that open at token `begin`; None for anything else."""
+    words = cursor.words
+    if not begin or not _is_subquery(cursor, begin):
+        return None
+    before = begin - 1
+    match words[before]:
+        case "EXISTS":
+            return Meaning.EXISTENCE
+        case ")" | "]" | "}":
+            return None
+        case "(":
+            is_value = _is_argument(cursor, begin)
+        case ",":
+            is_value = not is_between_tables(words, before)
+        case "DISTINCT":
+            is_value = words[before - 1] not in _SET_OPERATIONS
+        case word:
+            is_value = word in _BEFORE_VALUE or not cursor.tokens[before].is_name
+    return Meaning.VALUE if is_value else None
+
+
+def _is_subquery(cursor: Cursor, begin: int) -> bool:
+    """Whether there is nothing else in the brackets than one, or several with UNION and its like between."""
+    at = begin
+    while cursor.words[at] == "(":
+        cursor.at = at
+        if at > begin and (not cursor.skip_brackets() or cursor.word not in _BEHIND):
+            return False
+        at += 1
+        if at >= len(cursor.words):
+            return False
+    return at > begin and cursor.words[at] in _BEGINS
+
+
+def _is_argument(cursor: Cursor, begin: int) -> bool:
+    """Whether a subquery behind a bracket is one of several in that, or the argument of a call; else it is
+    what the brackets around it are."""
+    cursor.at = begin
+    cursor.skip_brackets()
+    if cursor.word in _SET_OPERATIONS:
+        return False
+    is_name = begin > 1 and cursor.tokens[begin - 2].is_name
+    return cursor.word != ")" or (is_name and cursor.words[begin - 2] not in _NO_CALL)

@@ -1,0 +1,427 @@
+"""Statements that read Distributed tables, made into statements that chDB runs by itself.
+
+The text is rewritten before anybody else sees it: SELECT, EXPLAIN, INSERT … SELECT, CREATE TABLE … AS SELECT.
+Views over Distributed tables are put in as subqueries first. Statements that are kept (CREATE VIEW) stay.
+
+What is rewritten is checked: a text that still names a Distributed table is refused. A name that is
+overlooked even then is an error of chDB's (`overlooked`).
+
+A text that comes again is not looked at again (`remembered`): only the replicas are chosen anew.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from functools import partial
+
+from engine.config.model import Topology
+from engine.distributed.peers import PeerShard
+from engine.distributed.select import USUAL, Analysis, Spread, analyse_select, fill
+from engine.distributed.select.inlined_ctes import with_inlined_ctes
+from engine.distributed.select.plan import select_begins
+from engine.distributed.select.template import (
+    Reference,
+    Slot,
+    Template,
+    alias_behind,
+    make_template,
+    table_names,
+)
+from engine.errors import Code, SqlError
+from engine.names import HostId, quote_identifier, quote_string
+from engine.node.asked_settings import flag, settings_of
+from engine.node.distributed.definitions.guard import check_merge
+from engine.node.distributed.definitions.kept_expressions import check_kept
+from engine.node.distributed.functions.constant_arguments import with_constants
+from engine.node.distributed.functions.inner_calls import InnerCalls
+from engine.node.distributed.functions.table_functions import refused_to_readers
+from engine.node.distributed.peers.peer_health import PeerHealth
+from engine.node.distributed.reading.analyst import Analyst, scope_of
+from engine.node.distributed.reading.chdb_request import (
+    ONE_ROW,
+    with_one_row,
+    with_text,
+    with_threads,
+    with_types,
+)
+from engine.node.distributed.reading.describe import with_description
+from engine.node.distributed.reading.early_reads import EarlyClient, EarlyStatement
+from engine.node.distributed.reading.explained_insert import with_explained_insert
+from engine.node.distributed.reading.failover import Failover
+from engine.node.distributed.reading.leaf_limits import without_leaf_limits
+from engine.node.distributed.reading.merges import Merges
+from engine.node.distributed.reading.patience import USUAL_S, patience_s, with_patience
+from engine.node.distributed.reading.read_settings import asks_for_spread, spread_of
+from engine.node.distributed.reading.references import Planned, References, has_table_functions, readers_of
+from engine.node.distributed.reading.remembered import Remembered, RememberedSelects, Stamp, Text
+from engine.node.distributed.reading.rows_to_read import check_rows_to_read
+from engine.node.distributed.reading.scalar_subqueries import with_values_of_scalars
+from engine.node.distributed.reading.settings_around import settings_of_statement, with_settings
+from engine.node.distributed.reading.shard_reader import ShardReader
+from engine.node.distributed.reading.subquery_values import (
+    MOST_IN_SHARDS,
+    Meaning,
+    Subquery,
+    literal,
+    question_of,
+    question_of_set,
+)
+from engine.node.distributed.reading.views import DistributedViews, names_read
+from engine.node.distributed.reading.zones import types_of
+from engine.node.distributed.registry.name_changes import is_among
+from engine.node.distributed.registry.tables import DistributedTables
+from engine.node.reads_key import new_reads_key
+from engine.node.replicated.running.local_tables import LocalTables
+from engine.node.statement import Asked
+from engine.sql import Statement, StatementKind, parse_statement
+from engine.sql.output import without_output_clauses
+
+READING = frozenset(
+    {StatementKind.SELECT, StatementKind.EXPLAIN, StatementKind.INSERT, StatementKind.CREATE_TABLE}
+)
+_EXPLAIN_AST = re.compile(r"\s*EXPLAIN\s+AST\b", re.IGNORECASE)
+_MOST_MOVES = 5
+"""So often a statement begins anew because names have changed their meaning."""
+Turn = Callable[[Failover], AbstractAsyncContextManager[None]]
+_ONE_PHASE = (
+    "empty_result_for_aggregation_by_empty_set",
+    "enable_named_columns_in_function_tuple",
+    "rows_before_aggregation",
+)
+"""Of no rows no shard may make one; tuples have the names of what the second phase would read; and all rows
+are counted here."""
+
+
+class DistributedSelects:
+    """Rewrites what reads Distributed tables."""
+
+    def __init__(
+        self,
+        tables: DistributedTables,
+        local: LocalTables,
+        health: PeerHealth,
+        *,
+        topology: Callable[[], Topology],
+        is_local: Callable[[HostId], bool],
+        shards_of: Callable[[str], Sequence[PeerShard]],
+        turn: Turn,
+    ) -> None:
+        """Within `turn` a prepared statement may run."""
+        self._tables = tables
+        self._turn = turn
+        self._health = health
+        self._topology = topology
+        self._is_local = is_local
+        self._views = DistributedViews(tables, local)
+        self._analyst = Analyst()
+        self._references = References(
+            tables,
+            Merges(tables, local, self._views),
+            health,
+            self._analyst,
+            topology=topology,
+            is_local=is_local,
+            shards_of=shards_of,
+            plan=self._planned,
+        )
+        self._remembered = RememberedSelects()
+        self._early = EarlyClient(health.env, health.watch)
+
+    async def close(self) -> None:
+        """When no SELECT comes any more."""
+        await self._early.close()
+
+    def forget_views(self) -> None:
+        """A statement that may have made or changed a view or a table has run or was given up."""
+        self._views.forget()
+        self._health.forget_here()
+
+    async def reads_distributed(self, sql: str, database: str) -> bool:
+        """Whether a text, in a database, reads Distributed tables, however indirectly."""
+        return await self._views.select_reads_distributed(sql, database)
+
+    async def names_of_filters(self, asked: Asked) -> frozenset[str]:
+        """What `additional_table_filters` may call what a statement reads, without databases."""
+        found = {alias for ref in table_names(asked.sql) if (alias := alias_behind(asked.sql, ref.end))}
+        for name in await self._views.all_names(asked.sql, asked.current_database):
+            table = await self._tables.find(name)
+            found |= {name.table} if table is None else {name.table, table.definition.table}
+        return frozenset(found)
+
+    def failover(self, asked: Asked, statement: Statement) -> Failover:
+        """What `prepare` needs to know of a statement that it may be given more than once."""
+        return Failover(self._health, asked, statement)
+
+    async def prepare(self, asked: Asked, statement: Statement, failover: Failover) -> Asked:
+        """The request as chDB can run it. Raises SqlError."""
+        prepared = await self._prepared_at_once(asked, statement, failover)
+        if statement.kind is not StatementKind.EXPLAIN:
+            await check_rows_to_read(self._health, failover.to_read)
+        if failover.reads:
+            prepared = without_leaf_limits(prepared)
+            failover.reads_key = key = new_reads_key(self._health.env)
+            prepared = replace(prepared, reads_key=key)
+        wait_s = patience_s(asked) if failover.reads else USUAL_S
+        prepared = with_patience(prepared, wait_s)
+        if statement.kind is not StatementKind.SELECT:
+            return replace(prepared, sql=prepared.with_key(prepared.sql))
+        if failover.early is not None and prepared.has_one_row:
+            early = EarlyStatement(
+                self._early,
+                failover.early.with_key(failover.reads_key),
+                format=prepared.format,
+                wait_s=wait_s,
+                is_killed=lambda: failover.is_killed,
+            )
+            return replace(prepared, early=early)
+        return with_threads(prepared, len(failover.reads), usual=self._health.pool.max_threads)
+
+    async def _prepared_at_once(self, asked: Asked, statement: Statement, failover: Failover) -> Asked:
+        """With names that mean the same from beginning to end."""
+        failover.watches_names = len(self._tables) > 0
+        for is_last in (*[False] * _MOST_MOVES, True):
+            failover.version = self._tables.version
+            try:
+                return await self._prepared(asked, statement, failover)
+            except SqlError:
+                if is_last or not self._tables.given_since(failover.version):
+                    raise
+        raise AssertionError
+
+    async def names_moved(self, prepared: Asked, failover: Failover) -> bool:
+        """Whether a name in the prepared statement has come to mean another table meanwhile, so that chDB may
+        have read a placeholder, even if it is gone again."""
+        given = self._tables.given_since(failover.version)
+        if not given:
+            return False
+        names = await self._views.all_names(prepared.sql, prepared.current_database)
+        return any(is_among(name, given) for name in names)
+
+    async def _prepared(self, asked: Asked, statement: Statement, failover: Failover) -> Asked:
+        failover.reads.clear()
+        failover.to_read.clear()
+        failover.early = None
+        if statement.kind is StatementKind.DESCRIBE and has_table_functions(asked.sql):
+            return await self._described(asked, failover)
+        if statement.kind not in READING or _EXPLAIN_AST.match(asked.sql):
+            return asked
+        if statement.kind is StatementKind.SELECT and ONE_ROW.match(asked.sql):
+            asked = with_one_row(asked, takes_settings=True)
+        has_functions = has_table_functions(asked.sql)
+        if not len(self._tables) and not has_functions:
+            return asked
+        if statement.kind is StatementKind.EXPLAIN:
+            asked = replace(asked, sql=await with_explained_insert(asked, self._tables))
+        if statement.kind is StatementKind.CREATE_TABLE:
+            await check_kept(asked.sql, asked.current_database, self.reads_distributed)
+        key, stamp = None, self._stamp()
+        is_usual = not has_functions and not asked.session.may_have_temporary_tables
+        if statement.kind is StatementKind.SELECT and is_usual:
+            key = self._remembered.key(asked)
+            before = self._remembered.find(key, stamp)
+            if before is not None:
+                return await self._again(asked, before, failover)
+        found = await self._planned(asked, failover)
+        if found is None:
+            self._remembered.put(key, Remembered(stamp))
+            return asked
+        asked, refs, analysis = found
+        reader = refs[0].table.source if refs else None
+        if (
+            key is not None
+            and analysis.is_repeatable
+            and isinstance(reader, ShardReader)
+            and reader.reads_all_shards
+        ):
+            self._remembered.put(
+                key,
+                Remembered(
+                    stamp,
+                    analysis,
+                    await self._tables.find(reader.own) if reader.own else None,
+                    reader.settings,
+                    reader.depth,
+                    frozenset([table.name for table in await self._tables.all()]),
+                ),
+            )
+        return asked
+
+    async def _planned(self, asked: Asked, failover: Failover) -> Planned | None:
+        """The request as chDB can run it; None if it is so already."""
+        inner = InnerCalls()
+        if has_table_functions(asked.sql):
+            asked = replace(asked, sql=await with_constants(asked, asked.sql))
+        asked = replace(asked, sql=inner.hidden(asked.sql))
+        sql = inner.hidden(await self._views.replaced(asked)) if len(self._tables) else asked.sql
+        if asks_for_spread(settings_of_statement(asked, sql)):
+            sql = with_inlined_ctes(sql)
+        found = await self._references.of(asked, sql, failover, inner)
+        if not found:
+            check_merge(sql, await self._tables.names(), asked.current_database)
+            return None
+        refs, names = found
+        asked = with_types(asked, [column.type for ref in refs for column in ref.table.columns])
+        whole = settings_of_statement(asked, sql)
+        spread = self._spread(whole, sql, refs)
+        if spread is not USUAL:
+            value = partial(self._scalar, asked, whole)
+            text = inner.shown(await with_values_of_scalars(sql, [ref.start for ref in refs], value))
+            if text != inner.shown(sql):
+                asked = replace(asked, sql=text)
+                return await self._planned(asked, failover) or (asked, (), Analysis(text, (), ()))
+        readers = readers_of(refs)
+        try:
+            for reader in readers:
+                reader.choose_ahead()
+            by_name = {ref.start for ref in refs if ref.alias}
+            databases = {
+                one.start: one.name.within(asked.current_database)
+                for one in table_names(sql)
+                if one.start in by_name
+            }
+            template = make_template(sql, refs, databases=databases)
+            if asked.session.is_readonly:
+                asked = await self._as_reader(asked, template, [names.get(ref.start, "") for ref in refs])
+            analysis = await self._analysed(asked, template, whole, spread)
+            if template.asks_servers and not analysis.is_understood:
+                # Such as `SELECT hostName(), count()`, where a column would have to be in GROUP BY.
+                template = make_template(sql, refs, databases=databases, asks_servers=False)
+                analysis = await self._analysed(asked, template, whole, spread)
+            plan = await fill(analysis, [ref.table.source for ref in refs])
+            if len(readers) > 1:
+                failover.early = None
+            sql = await self._checked(asked, plan.sql)
+        finally:
+            for reader in readers:
+                await reader.close()
+        return with_text(asked, sql, analysis, takes_settings=plan.takes_settings), refs, analysis
+
+    async def _scalar(self, asked: Asked, settings: Mapping[str, str], subquery: Subquery) -> str | None:
+        """What a subquery gives that stands alone; None for any other."""
+        asked = replace(asked, sql=subquery.select, format="TabSeparatedRaw")
+        asked = with_settings(asked, settings)
+        statement = parse_statement(asked.sql)
+        failover = self.failover(asked, statement)
+        try:
+            prepared = await self.prepare(asked, statement, failover)
+            question = await self._question(asked, subquery.meaning, prepared.sql)
+            prepared = replace(
+                prepared, early=None, has_one_row=False, takes_settings=False, is_readonly=False
+            )
+            async with self._turn(failover):
+                with asked.session.left_open():
+                    answer = await prepared.run(prepared.with_key(question), is_harmless=True)
+        except SqlError as error:
+            if error.code in (Code.UNKNOWN_IDENTIFIER, Code.NOT_IMPLEMENTED):
+                return None
+            raise
+        return literal(answer.text, most=MOST_IN_SHARDS)
+
+    async def _question(self, asked: Asked, meaning: Meaning, select: str) -> str:
+        if meaning is not Meaning.SET:
+            return question_of(meaning, select)
+        columns = len(await self._analyst.describe(asked)(select))
+        with_nulls = flag(settings_of(asked), "transform_null_in", False)
+        return question_of_set(select, columns=columns, with_nulls=with_nulls)
+
+    async def _analysed(
+        self, asked: Asked, template: Template, settings: Mapping[str, str], spread: Spread
+    ) -> Analysis:
+        return await analyse_select(
+            template,
+            self._analyst.analyse(asked),
+            self._analyst.describe(with_settings(asked, settings)),
+            allows_two_phases=not any(flag(settings, name, False) for name in _ONE_PHASE),
+            spread=spread,
+            null_for_empty=flag(settings, "aggregate_functions_null_for_empty", False),
+            limits_rows=not flag(settings, "exact_rows_before_limit", False),
+        )
+
+    async def _described(self, asked: Asked, failover: Failover) -> Asked:
+        """DESCRIBE of a table function, or of a SELECT from some."""
+        asked = replace(asked, sql=await with_constants(asked, asked.sql))
+        text = await with_description(asked, self._health, topology=self._topology, is_local=self._is_local)
+        if text is not None:
+            return replace(asked, sql=text)
+        found = await self._planned(asked, failover)
+        return asked if found is None else found[0]
+
+    async def _again(self, asked: Asked, before: Remembered, failover: Failover) -> Asked:
+        """As `_prepared`, for a text whose analysis is known."""
+        if before.analysis is None or before.table is None:
+            return asked
+        reader = self._references.reader(
+            asked, before.table, before.settings, before.depth, before.known, failover
+        )
+        asked = with_types(asked, [column.type for column in before.table.columns])
+        peers = reader.known_choice()
+        if peers is not None and peers in before.texts:
+            text = before.texts[peers]
+            failover.reads.update(text.reads)
+            failover.to_read.update(text.to_read)
+            failover.early = text.early
+            return with_text(asked, text.sql, before.analysis, takes_settings=text.takes_settings)
+        try:
+            reader.choose_ahead()
+            plan = await fill(before.analysis, [reader])
+        finally:
+            await reader.close()
+        sql = await self._checked(asked, plan.sql)
+        if (chosen := reader.chosen) is not None:
+            reads, to_read = frozenset(failover.reads), frozenset(failover.to_read)
+            before.note_text(chosen, Text(sql, plan.takes_settings, reads, failover.early, to_read))
+        return with_text(asked, sql, before.analysis, takes_settings=plan.takes_settings)
+
+    def _spread(self, settings: Mapping[str, str], sql: str, refs: Sequence[Reference]) -> Spread:
+        shards = max((len(reader.shards) for reader in readers_of(refs)), default=0)
+        return spread_of(settings, sql, [ref.start for ref in refs], shards=shards)
+
+    def _stamp(self) -> Stamp:
+        return Stamp(self._tables.version, self._views.generation, self._topology())
+
+    async def _as_reader(self, asked: Asked, template: Template, tables: Sequence[str]) -> Asked:
+        """For a user who may only read: chDB has to allow the statement as if the tables were its own, and
+        empty. Then it runs in a session of its own in which `url()` is allowed, too. Raises SqlError 164, or
+        what else chDB says: it has not allowed what it does not analyse to the end."""
+        if not all(tables):
+            raise refused_to_readers()
+        text = template.fill(
+            [_without_rows(slot, table) for slot, table in zip(template.slots, tables, strict=True)]
+        )
+        check = "EXPLAIN QUERY TREE " + without_output_clauses(text[select_begins(text) :])
+        session = asked.session.clone(for_text=check)
+        try:
+            await session.query(check, format="Null", params=asked.params, scope=scope_of(asked))
+        finally:
+            await session.close()
+        reading = self._health.pool.session(
+            database=asked.current_database,
+            settings={**asked.session.settings, "readonly": "2"},
+            one_shot=True,
+        )
+        return replace(asked, session=reading)
+
+    async def _checked(self, asked: Asked, sql: str) -> str:
+        """The text for chDB. Raises SqlError 48 if it names Distributed tables except for their types."""
+        for ref in names_read(sql):
+            table = await self._tables.find_for(asked, ref.name)
+            if table is not None:
+                raise SqlError(
+                    Code.NOT_IMPLEMENTED, f"The Distributed table {table.name} cannot be read in this place."
+                )
+        check_merge(sql, await self._tables.names(), asked.current_database)
+        if "session_timezone" in settings_of(asked):
+            for name in await self._tables.names():
+                sql = sql.replace(types_of(name), name.quoted)
+        return sql
+
+
+def _without_rows(slot: Slot, table: str) -> str:
+    columns = ", ".join(
+        f"defaultValueOfTypeName({quote_string(column.type)}) AS {quote_identifier(column.name)}"
+        for column in slot.columns
+    )
+    return f"(SELECT {columns} FROM {table} LIMIT 0)"

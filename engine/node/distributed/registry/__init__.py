@@ -1,0 +1,1 @@
+"""Which Distributed tables this node has, and under which names."""

@@ -1,0 +1,1 @@
+"""Rows on their way to shards: the stage that splits them, the spool, and the senders."""

@@ -1,0 +1,1 @@
+"""Statements that make, replace, convert, rename, show and drop replicated tables."""

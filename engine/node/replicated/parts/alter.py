@@ -1,0 +1,303 @@
+"""ALTER TABLE, DELETE, UPDATE, TRUNCATE and the statements about indexes, on replicated tables.
+
+One statement may have several sub-commands. They are carried out as ClickHouse 26.9 does, in the order of the
+text; neighbours of one family together: changes of the metadata at once, mutations as one, commands about
+partitions one by one. Each of these steps is a transaction of its own; when one fails, what came before it
+stays, and what stands behind it is not done.
+
+What goes into Keeper has to stand by itself there: chDB writes the text anew on one line, without comments.
+
+Source: ClickHouse's InterpreterAlterQuery, InterpreterDeleteQuery and InterpreterUpdateQuery.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import groupby
+
+from engine.errors import Code, SqlError
+from engine.keeper.base import Op
+from engine.names import quote_identifier, quote_string
+from engine.node.asked_settings import flag, number, settings_of
+from engine.node.replicated.parts.local_alter import settings_commands, take_out
+from engine.node.replicated.parts.mutation_checks import MutationChecks
+from engine.node.replicated.parts.partition_commands import OpenPlain, PartitionCommands
+from engine.node.replicated.parts.partition_sql import (
+    AlterPiece,
+    Family,
+    alter_pieces,
+    family_of,
+    partition_command,
+    partition_of_mutation,
+)
+from engine.node.replicated.running.catalog import TableCatalog
+from engine.node.replicated.running.drop_limits import check_table
+from engine.node.replicated.running.runtime import ReplicatedTables, RunningTable
+from engine.node.replicated.running.statements import done
+from engine.node.replicated.running.waiting import sync_of, wait_for_inactive_s
+from engine.node.statement import Answer, Asked
+from engine.part_storage import HIDDEN_SETTINGS
+from engine.part_storage.alter_statements import split_by_commas
+from engine.part_storage.workers import CHECKS
+from engine.replication.commands.alter import alter_table
+from engine.replication.commands.mutate import check_waiting, create_mutation, wait_for_mutation
+from engine.replication.commands.partitions import truncate
+from engine.replication.commands.waiting import Sync
+from engine.replication.idle_settings import note_idle
+from engine.replication.replica.context import ReplicaContext
+from engine.sql import AlterCommand, Statement, StatementKind, with_default_database
+from engine.sql.cursor import Cursor
+from engine.sql.parse import draft_of
+
+_KINDS = frozenset(
+    {
+        StatementKind.ALTER_TABLE,
+        StatementKind.DELETE,
+        StatementKind.UPDATE,
+        StatementKind.TRUNCATE_TABLE,
+        StatementKind.CREATE_INDEX,
+        StatementKind.DROP_INDEX,
+    }
+)
+_PLACE = "oncluster.place"
+
+
+class AlterStatements:
+    """Implements ReplicatedStatements."""
+
+    def __init__(self, tables: ReplicatedTables, catalog: TableCatalog, open_plain: OpenPlain) -> None:
+        self._tables = tables
+        self._catalog = catalog
+        self._partitions = PartitionCommands(tables, open_plain)
+        self._checks = MutationChecks()
+
+    async def run(self, asked: Asked, statement: Statement) -> Answer | None:
+        if statement.kind not in _KINDS or not statement.tables:
+            return None
+        table = self._tables.find_for(asked, statement.tables[0])
+        if table is None:
+            self._refuse_move_into_replicated(asked, statement)
+            return None
+        if statement.temporary:
+            return None
+        ctx = table.ctx
+        if statement.kind is StatementKind.ALTER_TABLE:
+            await self._alter_table(table, asked)
+            return done(asked)
+        match statement.kind:
+            case StatementKind.TRUNCATE_TABLE:
+                check_table(ctx, asked)
+                await truncate(
+                    ctx,
+                    sync=sync_of(asked),
+                    inactive_timeout_s=wait_for_inactive_s(asked),
+                    fence_of=asked.fence.step,
+                )
+            case StatementKind.DELETE:
+                await self._delete(ctx, asked)
+            case StatementKind.UPDATE:
+                text = f"UPDATE {_behind_table(asked.sql, skipping='SET')}"
+                await self._alter(ctx, _as_alter(asked, text), least=Sync.OWN)
+            case StatementKind.CREATE_INDEX | StatementKind.DROP_INDEX:
+                await self._alter(ctx, _as_alter(asked, _index_command(asked.sql, statement)))
+            case _:
+                raise AssertionError(statement.kind)
+        return done(asked)
+
+    async def _alter_table(self, table: RunningTable, asked: Asked) -> None:
+        """What concerns all replicas first: it may be refused. What is local may be done again."""
+        await asked.check_syntax()
+        taken = take_out(alter_pieces(asked.sql), HIDDEN_SETTINGS)
+        ctx = table.ctx
+        commands = settings_commands(taken.settings)
+        wanted = {**taken.settings, **taken.hidden}
+        changed = ctx.settings.changed({n: v for n, v in wanted.items() if v is not None})
+        if commands:
+            await ctx.store.plan_alter(commands)
+        if commands or taken.hidden or taken.comment is not None:
+            asked.fence.keep_open()
+        if taken.pieces:
+            await self._alter(ctx, asked, pieces=taken.pieces)
+        if commands:
+            await ctx.store.apply_settings(taken.settings)
+        if taken.hidden:
+            user = {**table.record.user_settings, **taken.hidden}
+            table.record = replace(
+                table.record, user_settings={n: v for n, v in user.items() if v is not None}
+            )
+            self._catalog.put(table.record)
+        if wanted:
+            note_idle(ctx.name, [name for name, value in wanted.items() if value is not None])
+            ctx.settings = changed.with_defaults([n for n, v in wanted.items() if v is None])
+            for signal in (ctx.merge_wanted, ctx.queue_changed):
+                signal.set()
+        if taken.comment is not None:
+            await ctx.store.apply_comment(taken.comment)
+
+    # -- families ------------------------------------------------------------------------------------------
+
+    async def _alter(
+        self,
+        ctx: ReplicaContext,
+        asked: Asked,
+        *,
+        pieces: Sequence[AlterPiece] | None = None,
+        sync_setting: str = "mutations_sync",
+        default_sync: int = 1,
+        least: Sync = Sync.NONE,
+    ) -> None:
+        pieces = alter_pieces(asked.sql) if pieces is None else pieces
+        runs = [(family, list(run)) for family, run in groupby(pieces, family_of)]
+        commands = [
+            [partition_command(piece) for piece in run] if family is Family.PARTITION else []
+            for family, run in runs
+        ]
+        if len(runs) > 1 and asked.fence.is_there:
+            raise SqlError(
+                Code.NOT_IMPLEMENTED,
+                "An ALTER that runs once per shard cannot mix changes of data, partitions and metadata",
+                hint="Write one statement for each.",
+            )
+        for (family, run), partitions in zip(runs, commands, strict=True):
+            if family is Family.PARTITION:  # they count their steps themselves
+                await self._partitions.run_all(ctx, asked, partitions)
+            elif (fence := asked.fence.whole()) is None:
+                continue
+            elif family is Family.MUTATION:
+                sync = _sync(number(settings_of(asked), sync_setting, default_sync))
+                sync = max(sync, least, key=_strength)
+                await self._mutate(ctx, asked, run, sync, sync_setting, fence)
+            else:
+                await alter_table(
+                    ctx,
+                    await _written_anew(asked, run, ctx.name.database),
+                    sync=sync_of(asked),
+                    inactive_timeout_s=wait_for_inactive_s(asked),
+                    allowed=[name for name in CHECKS if flag(settings_of(asked), name, False)],
+                    fence=fence,
+                )
+
+    async def _mutate(
+        self,
+        ctx: ReplicaContext,
+        asked: Asked,
+        pieces: Sequence[AlterPiece],
+        sync: Sync,
+        sync_setting: str,
+        fence: Sequence[Op],
+    ) -> None:
+        ctx.session()  # readonly is said before anything else is looked at
+        check_waiting(ctx, sync, sync_setting)
+        await self._checks.check(asked, pieces, (await ctx.store.definition()).columns.by_name)
+        text = await _written_anew(asked, pieces, ctx.name.database)
+        await ctx.store.plan_alter(text)
+        partitions = [partition_of_mutation(piece.text) for piece in pieces]
+        ids: list[str] | None = None
+        if all(expression is not None for expression in partitions):
+            found: dict[str, None] = {}
+            for expression in partitions:
+                found |= dict.fromkeys(await ctx.store.partition_ids(expression or ""))
+            ids = list(found)
+        most = int(number(settings_of(asked), "number_of_mutations_to_throw", 0))
+        mutation = await create_mutation(ctx, text, partition_ids=ids, fence=fence, most_unfinished=most)
+        await wait_for_mutation(ctx, mutation, sync=sync, inactive_timeout_s=wait_for_inactive_s(asked))
+
+    async def _delete(self, ctx: ReplicaContext, asked: Asked) -> None:
+        """Lightweight: rows are marked as gone."""
+        text = _behind_table(asked.sql)
+        if not Cursor(text).skip_to("WHERE"):
+            raise SqlError(
+                Code.SYNTAX_ERROR, "Syntax error: DELETE FROM needs WHERE (WHERE true for all rows)"
+            )
+        definition = await ctx.store.definition()
+        mode = dict(definition.settings).get("lightweight_mutation_projection_mode", "throw").strip("'")
+        if definition.metadata.projections and mode.lower() == "throw":
+            raise SqlError(
+                Code.SUPPORT_IS_DISABLED,
+                f"DELETE query is not allowed for table {ctx.name} because as it has projections and setting "
+                "lightweight_mutation_projection_mode is set to THROW. User should change "
+                "lightweight_mutation_projection_mode OR drop all the projections manually before running "
+                "the query",
+            )
+        await self._alter(
+            ctx,
+            _as_alter(asked, f"UPDATE _row_exists = 0 {text}"),
+            sync_setting="lightweight_deletes_sync",
+            default_sync=2,
+        )
+
+    # -- what is refused -----------------------------------------------------------------------------------
+
+    def _refuse_move_into_replicated(self, asked: Asked, statement: Statement) -> None:
+        """A plain table's parts would get into a replicated one behind replication's back."""
+        if AlterCommand.MOVE_PARTITION_TO_TABLE not in statement.alter_commands:
+            return
+        for target in statement.targets:
+            if (found := self._tables.find_for(asked, target)) is not None:
+                raise SqlError(
+                    Code.NOT_IMPLEMENTED,
+                    f"Table {found.name} is replicated: parts of a table that is not cannot be moved to it",
+                    hint="ALTER TABLE … ATTACH PARTITION … FROM copies them.",
+                )
+
+
+# -- texts ---------------------------------------------------------------------------------------------------
+
+
+def _as_alter(asked: Asked, command: str) -> Asked:
+    """The same request, with its statement written as ALTER TABLE."""
+    return replace(asked, sql=f"ALTER TABLE {_PLACE} {command}")
+
+
+def _behind_table(sql: str, *, skipping: str = "") -> str:
+    """What stands behind the table's name (and ON CLUSTER)."""
+    d = draft_of(sql)
+    end = max(d.refs[0].end, d.cluster_span[1] if d.cluster_span else 0)
+    rest = Cursor(sql[end:])
+    if skipping and not rest.accept(skipping):
+        raise SqlError(Code.SYNTAX_ERROR, f"Syntax error: {skipping} is expected behind the table's name")
+    return sql[end:][rest.token.start :].rstrip("; \t\r\n") if not rest.at_end else ""
+
+
+def _index_command(sql: str, statement: Statement) -> str:
+    name = quote_identifier(statement.name or "")
+    if statement.kind is StatementKind.DROP_INDEX:
+        return f"DROP INDEX {'IF EXISTS ' if statement.if_exists else ''}{name}"
+    existing = "IF NOT EXISTS " if statement.if_not_exists else ""
+    text = _behind_table(sql)
+    c = Cursor(text)
+    if c.skip_brackets() and len(split_by_commas(text[1 : c.last_end - 1])) == 1:
+        text = text[1 : c.last_end - 1] + text[c.last_end :]  # brackets of the list, not of the expression
+    return f"ADD INDEX {existing}{name} {text}"
+
+
+async def _written_anew(asked: Asked, pieces: Sequence[AlterPiece], database: str) -> str:
+    """The sub-commands on one line, as chDB writes them, each without parentheses: all versions read that.
+
+    Tables in subqueries that have no database get that of the table, as in ClickHouse.
+    """
+    prefix = f"ALTER TABLE {_PLACE} "
+    whole = [with_default_database(prefix + piece.text, database) for piece in pieces]
+    columns = ", ".join(
+        f"formatQuerySingleLine({quote_string(sql)}) AS c{index}" for index, sql in enumerate(whole)
+    )
+    sql = f"SELECT {columns} FORMAT TSVRaw"
+    result = await asked.session.clone(for_text=sql).query(sql, format="TSVRaw")
+    written = []
+    for text in result.text.rstrip("\n").split("\t"):
+        command = text.removeprefix(prefix)
+        if command.startswith("(") and command.endswith(")"):
+            command = command[1:-1]
+        written.append(
+            command.replace("UPDATE  ", "UPDATE ", 1) if command.startswith("UPDATE  ") else command
+        )
+    return ", ".join(written)
+
+
+def _sync(value: float) -> Sync:
+    return {0: Sync.NONE, 1: Sync.OWN}.get(int(value), Sync.ALL)
+
+
+def _strength(sync: Sync) -> int:
+    return sync.value

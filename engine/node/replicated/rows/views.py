@@ -1,0 +1,359 @@
+"""Materialized views in front of and behind replicated tables.
+
+chDB runs the views of its own inserts, but parts of a replicated table come by ATTACH, for which no view
+runs. So the node runs them: after the commit each view's SELECT reads the rows of this INSERT from its
+stage, in the place of the source table, and the result is inserted into the view's target like any other
+INSERT. A target may be replicated, and may have views itself.
+
+What happens on failure. The source's rows are committed before the first view runs, and stay. A view that
+fails ends the INSERT with its error (with `materialized_views_ignore_errors` it is only logged), and the
+views behind it do not run. A client that repeats the INSERT is told apart by deduplication: if all of it
+was committed before, views with replicated targets run again under a token made of the blocks, so that each
+takes the rows once whatever happened the first time; views with plain targets, which cannot tell, do not.
+If the node dies between commit and views, the same holds.
+
+With `deduplicate_blocks_in_dependent_materialized_views = 0` duplicates never reach a view.
+
+A plain table whose views write into a replicated one cannot be given to chDB, which would write past Keeper:
+its rows are staged too, attached to the table (or thrown away, for engine Null), and its views run here.
+So it is with views into a Distributed table, which chDB would give rows that it throws away. The views of a
+Distributed table run behind its own INSERT, over that INSERT's rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from engine.ddl.attempt import Fence
+from engine.env import Env
+from engine.errors import Code, OnclusterError, SqlError
+from engine.names import TableName, quote_identifier, quote_string
+from engine.node.asked_settings import flag
+from engine.node.replicated.rows.insert_sql import InsertSql
+from engine.node.replicated.rows.unmerged_rows import copy_rows, stored_columns, unmerged_rows
+from engine.node.replicated.rows.view_sql import reading_from
+from engine.node.replicated.running.runtime import InsertStage, ReplicatedTables, RunningTable
+from engine.node.staged_insert import Write
+from engine.node.statement import Asked
+from engine.part_storage.workers import LIKE_ONE_THAT_IS_THERE, SCRATCH_DATABASE
+from engine.replication.columns import DefaultKind
+from engine.replication.commands.insert import Inserted, InsertOptions
+from engine.storage import ChdbPool, QueryResult
+
+log = logging.getLogger(__name__)
+
+_running: ContextVar[tuple[TableName, ...]] = ContextVar(
+    "views that run, each inside the one before", default=()
+)
+
+_COMPUTED = (DefaultKind.MATERIALIZED, DefaultKind.ALIAS)
+
+RunInsert = Callable[[Asked], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A materialized view: what it reads, what it writes to and which columns of that."""
+
+    name: TableName
+    uuid: UUID
+    source: TableName
+    target: TableName
+    columns: tuple[str, ...]
+    select: str
+
+
+@dataclass(frozen=True, slots=True)
+class Feeder:
+    """What writes into `target` inside chDB (`feeders`); of a streaming source that is the source itself."""
+
+    name: TableName
+    kind: str
+    target: TableName
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """What of this node's objects writes into other tables."""
+
+    views: Sequence[View] = ()
+    feeders: Sequence[Feeder] = ()
+
+
+class ViewGraph:
+    """The views of this node by their source; read from chDB when it was changed since."""
+
+    def __init__(self, read: Callable[[], Awaitable[Links]]) -> None:
+        self._read = read
+        self._views: dict[TableName, list[View]] = {}
+        self._targets: dict[TableName, TableName] = {}
+        self._feeders: Sequence[Feeder] = ()
+        self._generation = 0
+        self._known = -1
+        """The generation that was read."""
+
+    def changed(self) -> None:
+        """Some definition may be another one now."""
+        self._generation += 1
+
+    async def of(self, source: TableName) -> Sequence[View]:
+        """The views that run when rows are inserted into `source`."""
+        if self._known != self._generation:
+            # What changes while this is read is later than the question: where much is changed nobody would
+            # ever have an answer otherwise.
+            generation = self._generation
+            views: dict[TableName, list[View]] = {}
+            targets: dict[TableName, TableName] = {}
+            links = await self._read()
+            for view in links.views:
+                views.setdefault(view.source, []).append(view)
+                targets[view.name] = view.target
+            if generation > self._known:
+                self._views, self._targets, self._feeders = views, targets, links.feeders
+                self._known = generation
+        return self._views.get(source, ())
+
+    async def target_of(self, name: TableName) -> TableName | None:
+        """What a materialized view of this name writes to; None if there is none."""
+        await self.of(name)
+        return self._targets.get(name)
+
+    async def end_of(self, source: TableName, is_wanted: Callable[[TableName], bool]) -> TableName | None:
+        """The first wanted table among `source` and all that rows inserted into it come to."""
+        return next((table for table in await self._reached(source) if is_wanted(table)), None)
+
+    async def reaches(self, source: TableName, is_wanted: Callable[[TableName], bool]) -> bool:
+        """Whether rows inserted into `source` come, by way of others, to a table that is wanted."""
+        return any(is_wanted(table) for table in (await self._reached(source))[1:])
+
+    async def feeding(self, name: TableName) -> Feeder | None:
+        """Something whose rows come to `name`."""
+        await self.of(name)
+        for feeder in self._feeders:
+            if name in await self._reached(feeder.target):
+                return feeder
+        return None
+
+    async def _reached(self, source: TableName) -> Sequence[TableName]:
+        reached = [source]
+        for table in reached:
+            next_ = [view.target for view in await self.of(table)]
+            next_ += [feeder.target for feeder in self._feeders if feeder.name == table]
+            if table in self._targets:
+                next_.append(self._targets[table])
+            reached += [each for each in dict.fromkeys(next_) if each not in reached]
+        return reached
+
+
+class ViewPush:
+    """Runs views. `run_insert` is the node's way of running an INSERT."""
+
+    def __init__(
+        self,
+        graph: ViewGraph,
+        tables: ReplicatedTables,
+        *,
+        pool: ChdbPool,
+        env: Env,
+        run_insert: RunInsert,
+    ) -> None:
+        self._graph = graph
+        self._tables = tables
+        self._pool = pool
+        self._env = env
+        self._run_insert = run_insert
+        self.distributed: Callable[[], Awaitable[Collection[TableName]]] = _none
+        """The names of the node's Distributed tables."""
+
+    def changed(self) -> None:
+        """Some definition may be another one now."""
+        self._graph.changed()
+
+    async def target_of(self, name: TableName) -> TableName | None:
+        """What a materialized view of this name writes to; None if there is none."""
+        return await self._graph.target_of(name)
+
+    async def read(self, source: TableName) -> bool:
+        """Whether any view does."""
+        return bool(await self._graph.of(source))
+
+    def unmerged_rows(
+        self, like: TableName, *, partition_by: str = ""
+    ) -> AbstractAsyncContextManager[TableName]:
+        """See `unmerged_rows`."""
+        return unmerged_rows(self._pool, self._env, like, partition_by=partition_by)
+
+    async def push_distributed(
+        self, asked: Asked, source: TableName, stage: TableName, settings: Mapping[str, str]
+    ) -> None:
+        """Run the views of a Distributed table over the rows of one INSERT. Raises the first view's error.
+
+        With a token of the user's a view has one of its own, so that a repeated INSERT reaches targets that
+        know tokens once; without one there is nothing to tell a repetition by.
+        """
+        token = settings.get("insert_deduplication_token", "")
+        for view in await self._graph.of(source):
+            await self._run(asked, view, stage, "", f"{token}:{view.uuid}" if token else "", settings)
+
+    async def push(
+        self,
+        asked: Asked,
+        source: RunningTable,
+        stage: InsertStage,
+        inserted: Sequence[Inserted],
+        settings: Mapping[str, str],
+        options: InsertOptions,
+        *,
+        unmerged: TableName | None = None,
+    ) -> None:
+        """Run the views of `source` over what was inserted: over the stage's rows, or where that merged them
+        over those of the table `unmerged`. Raises the first view's error."""
+        views = await self._graph.of(source.name)
+        if not views or not inserted:
+            return
+        columns = (await source.store.definition()).columns.columns
+        computed = [column.name for column in columns if column.default_kind in _COMPUTED]
+        distributed = await self.distributed()
+        fresh = [each for each in inserted if not each.is_duplicate]
+        repeats = flag(settings, "deduplicate_blocks_in_dependent_materialized_views", True)
+        for view in views:
+            knows_tokens = self._tables.is_ours(view.target) or view.target in distributed
+            if fresh:
+                chosen = fresh
+            elif knows_tokens and repeats:
+                chosen = list(inserted)
+            else:
+                continue
+            if unmerged is None:
+                rows, which = stage.table, _among("_part", [stage.part_in_table(each.new) for each in chosen])
+            else:
+                rows, which = unmerged, _among("_partition_id", [each.new.partition_id for each in chosen])
+            token = ""
+            if knows_tokens and options.deduplicate and repeats:
+                token = _token(view, chosen, options.token)
+            await self._run(asked, view, rows, which, token, settings, computed)
+
+    async def written_by(self, name: TableName) -> TableName:
+        """The table that an INSERT into `name` writes to: of a materialized view its target."""
+        if not self._tables.has_any:
+            return name
+        return await self._graph.target_of(name) or name
+
+    async def insert_plain(
+        self, asked: Asked, name: TableName, text: InsertSql, write: Write
+    ) -> QueryResult | None:
+        """An INSERT into a plain table whose views come to a replicated or Distributed one; None for any
+        other."""
+        tables, distributed = self._tables, await self.distributed()
+        if not tables.has_any and not distributed:
+            return None
+        if not await self._graph.reaches(name, lambda at: at in distributed or tables.is_ours(at)):
+            return None
+        engine = (
+            await self._pool.query(
+                "SELECT engine FROM system.tables "
+                f"WHERE database = {quote_string(name.database)} AND name = {quote_string(name.table)}",
+                format="TSVRaw",
+            )
+        ).text.strip()
+        if engine != "Null" and not engine.endswith("MergeTree"):
+            raise SqlError(
+                Code.NOT_IMPLEMENTED,
+                f"Table {name} has engine {engine}, and its rows come to a replicated or Distributed table.",
+                hint="INSERT INTO that table, or make this one a table of the MergeTree family or of engine "
+                "Null.",
+            )
+        settings = {**asked.session.settings, **asked.settings, **text.settings}
+        async with self.unmerged_rows(name) as rows:
+            now = replace(asked, settings={**asked.settings, "async_insert": "0"})
+            result = await write(now, text.into(rows))
+            if engine != "Null":
+                await self._attach(now, rows, name, text)
+            for view in await self._graph.of(name):
+                await self._run(asked, view, rows, "", "", settings)
+        return result
+
+    async def _attach(self, asked: Asked, rows: TableName, name: TableName, text: InsertSql) -> None:
+        """By way of a table of the same engine, whose partitions go over as they are: no view runs then."""
+        stage = TableName(SCRATCH_DATABASE, f"views_{self._env.new_uuid().hex}")
+        await self._pool.query(
+            f"CREATE TABLE {stage.quoted} AS {name.quoted}", settings=LIKE_ONE_THAT_IS_THERE
+        )
+        try:
+            columns = await stored_columns(self._pool, rows)
+            await copy_rows(asked, rows, stage, {**asked.settings, **text.settings}, columns)
+            await self._pool.query(f"ALTER TABLE {name.quoted} ATTACH PARTITION ALL FROM {stage.quoted}")
+        finally:
+            await self._pool.query(f"DROP TABLE IF EXISTS {stage.quoted} SYNC")
+
+    async def _run(
+        self,
+        asked: Asked,
+        view: View,
+        stage: TableName,
+        condition: str,
+        token: str,
+        settings: Mapping[str, str],
+        computed: Collection[str] = (),
+    ) -> None:
+        chain = _running.get()
+        if view.name in chain:
+            raise SqlError(
+                Code.TOO_DEEP_RECURSION,
+                f"Materialized views write in a circle: {' → '.join(map(str, (*chain, view.name)))}",
+            )
+        columns = ", ".join(map(quote_identifier, view.columns))
+        select = reading_from(view.select, view.source, stage, condition, computed)
+        sql = f"INSERT INTO {view.target.quoted} ({columns}) SELECT {columns} FROM ({select})"
+        own = {n: v for n, v in asked.settings.items() if n != "insert_deduplication_token"}
+        if view.target not in await self.distributed():
+            own["insert_deduplication_token"] = token
+            own["insert_deduplicate"] = "1" if token else "0"
+            own["deduplicate_insert"] = "enable" if token else "disable"
+        elif token:  # without one it makes its own, for its senders to repeat
+            own["insert_deduplication_token"] = token
+        session = asked.session.clone()
+        before = _running.set((*chain, view.name))
+        try:
+            await self._run_insert(
+                replace(
+                    asked, sql=sql, session=session, settings=own, params={}, is_stateless=True, fence=Fence()
+                )
+            )
+        except OnclusterError as error:
+            if flag(settings, "materialized_views_ignore_errors", False):
+                log.warning("replicated.view_failed view=%s error=%s", view.name, error)
+                return
+            raise SqlError(
+                error.code or Code.UNKNOWN_EXCEPTION,
+                f"{error.message}: while pushing to view {view.name}; the rows are in {view.source}",
+                hint=error.hint,
+            ) from error
+        finally:
+            _running.reset(before)
+            await session.close()
+
+
+async def _none() -> Collection[TableName]:
+    return ()
+
+
+def _among(column: str, values: Collection[str]) -> str:
+    return f"{column} IN ({', '.join(map(quote_string, sorted(values)))})"
+
+
+def _token(view: View, inserted: Sequence[Inserted], user_token: str) -> str:
+    """The same for the same rows (or the same token of the user) and the same view."""
+    if user_token:
+        return f"{user_token}:{view.uuid}"
+    blocks = sorted(f"{each.new.partition_id}:{each.new.data_hash.hex()}" for each in inserted)
+    return f"{hashlib.sha256(','.join(blocks).encode()).hexdigest()}:{view.uuid}"

@@ -1,0 +1,1 @@
+"""Which replicated tables this node has, and their replicas' life."""
