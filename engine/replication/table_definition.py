@@ -3,7 +3,7 @@
 The text is chDB's own (`system.tables.create_table_query`): one line, every name of a column back-quoted,
 every keyword in capitals, clauses in a fixed order. Nothing else is read here, and no expression is
 understood: it is copied. That the result is what ClickHouse itself would have written is checked by
-`tests/unit/test_replication_oracle.py`, field by field.
+`tests/unit/replication/test_oracle.py`, field by field.
 """
 
 from __future__ import annotations

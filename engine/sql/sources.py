@@ -4,7 +4,7 @@ What counts as a table: a name behind FROM, JOIN or a comma between them, and a 
 IN. What does not: common table expressions where they can be seen, table functions, parameters, aliases,
 names that already have a database.
 
-Source: ClickHouse's AddDefaultDatabaseVisitor, whose effect `tests/unit/test_sql_oracle.py` compares on the
+Source: ClickHouse's AddDefaultDatabaseVisitor, whose effect `tests/unit/sql/test_oracle.py` compares on the
 syntax tree. One difference is deliberate: within its own body a CTE that is not RECURSIVE is the table of
 that name, while ClickHouse takes it for itself and finds nothing.
 """

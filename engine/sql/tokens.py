@@ -4,7 +4,7 @@ The texts of the tokens, joined, are the input, byte for byte; every rewriting i
 character ranges that were found on tokens, so that all other text stays as the user wrote it.
 
 Source: the behaviour of ClickHouse's lexer, checked against chDB's parser by
-`tests/unit/test_sql_oracle.py`:
+`tests/unit/sql/test_oracle.py`:
 
 - comments: `--` and `//` to the end of the line, `#!` and `# ` likewise, `/* */`, which nest (in
   ClickHouse up to 22.2 they do not: a comment within a comment is best left out);

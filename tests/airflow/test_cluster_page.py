@@ -18,7 +18,7 @@ from engine.operations.finding import Finding, FindingKind, Severity
 from engine.operations.overview import ClusterOverview, GridPage, Part, PartState, Show, make_page
 from engine.operations.overview.model import MigrationView, RecordsView, RunView, SpoolRow, Task
 from engine.operations.records import FindingRecord, RecordsUnavailable, Sample
-from tests.unit.overview_support import NOW_MS, A, B, C, down, failure, picture, queue, task, up
+from tests.unit.operations.overview_support import NOW_MS, A, B, C, down, failure, picture, queue, task, up
 
 # Airflow's own choice of a key for a server that lives as long as a test.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:The HMAC key is")]

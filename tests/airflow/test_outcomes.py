@@ -14,8 +14,8 @@ from engine.migrations.model import Progress, StatementRef
 from engine.migrations.states import CellState
 from engine.migrations.verdict import Verdict
 from engine.names import HostId
-from tests.unit.ddl_support import Bench, host, run
-from tests.unit.test_migrations_decisions import rows as ledger_rows
+from tests.unit.ddl.support import Bench, host, run
+from tests.unit.migrations.test_decisions import rows as ledger_rows
 
 DONE, FAILED, WAITING = HostState.DONE, HostState.FAILED, HostState.WAITING
 ABANDONED, EXPIRED = HostState.ABANDONED, HostState.EXPIRED

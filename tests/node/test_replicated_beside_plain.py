@@ -24,7 +24,7 @@ from tests.few import few_first
 from tests.node.http_client import HttpAt
 from tests.node.random_statements import SETTINGS, TABLES, statement
 from tests.simulation.seeds import chosen_seeds
-from tests.unit.replicated_chdb import Clickhouse
+from tests.unit.replicated.chdb import Clickhouse
 from tests.warm import warm
 
 pytestmark = pytest.mark.slow

@@ -28,7 +28,7 @@ from engine.replication.commands.restore import attach_restored
 from engine.replication.paths import TablePaths
 from engine.replication.settings import ReplicatedSettings
 from tests.few import few_first
-from tests.unit.replication_live_support import PATHS, Live, LiveReplica, run
+from tests.unit.replication.live_support import PATHS, Live, LiveReplica, run
 
 pytestmark = pytest.mark.slow
 

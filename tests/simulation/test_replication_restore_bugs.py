@@ -28,8 +28,8 @@ from engine.testing.replication_simulation import Scenario, simulate
 from engine.testing.replication_store import MemoryPartStore
 from engine.testing.simulation_loop import SimulationStuck
 from tests.simulation.deliberate_bugs import Bugs, Patch, search
-from tests.unit import test_replication_drop as dropping
-from tests.unit import test_replication_restore as restoring
+from tests.unit.replication import test_drop as dropping
+from tests.unit.replication import test_restore as restoring
 
 BUGS = Bugs()
 

@@ -22,7 +22,7 @@ from spark_apps.clickhouse_cluster.target import Target
 from spark_apps.clickhouse_cluster.writer import Attempt, Job, TaskStaged, finish, give_up
 from tests.few import few_first
 from tests.spark.conftest import Servers
-from tests.unit.test_spark_schema import target
+from tests.unit.spark.test_schema import target
 
 pytestmark = pytest.mark.slow
 

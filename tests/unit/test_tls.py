@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from engine.tls import authorities_on_demand
-from tests.unit.test_interserver_tls import certificate_for
+from tests.unit.node.test_interserver_tls import certificate_for
 
 
 @pytest.fixture

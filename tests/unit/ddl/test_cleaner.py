@@ -1,0 +1,374 @@
+"""What the cleaner removes, what it leaves, and what it writes down."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from engine.ddl import cleaner as cleaner_module
+from engine.ddl.cleaner import CleanReport, DDLCleaner, Reason, Removal
+from engine.ddl.entry import DDLLogEntry
+from engine.ddl.outcome import HostState
+from engine.errors import Code, SqlError
+from engine.keeper.base import Create, CreateMode, Keeper
+from engine.keeper.recipes import create_ancestors
+from tests.unit.ddl.support import PATHS, QUEUE, Bench, host, run
+
+CREATE = "CREATE TABLE d.t ON CLUSTER c (a Int8)"
+DAY_S = 86_400
+
+
+async def finish(keeper: Keeper, entry: str, *names: str, data: bytes = b"0\n") -> None:
+    for name in names:
+        await keeper.create(PATHS.finished(entry, host(name)), data)
+
+
+async def clean(bench: Bench, *, max_tasks: int = 1000, dry_run: bool = False) -> CleanReport:
+    queue = replace(QUEUE, max_tasks_in_queue=max_tasks)
+    return await DDLCleaner(await bench.keeper("cleaner"), bench.env, queue).clean(dry_run=dry_run)
+
+
+async def entries(bench: Bench) -> tuple[str, ...]:
+    return await (await bench.client()).list()
+
+
+async def submit(bench: Bench, count: int) -> None:
+    for number in range(count):
+        await bench.submit(CREATE, f"t{number}")
+
+
+def test_young_entries_stay_whether_finished_or_not() -> None:
+    async def main(bench: Bench) -> None:
+        await submit(bench, 2)
+        await finish(await bench.keeper(), "query-0000000000", "a", "b")
+        await bench.env.sleep(6 * DAY_S)
+        assert (await clean(bench)).entries == ()
+        assert len(await entries(bench)) == 2
+
+    run(main)
+
+
+def test_an_old_entry_goes_and_its_outcomes_are_recorded() -> None:
+    async def main(bench: Bench) -> None:
+        await submit(bench, 1)
+        keeper = await bench.keeper()
+        await finish(keeper, "query-0000000000", "a")
+        await bench.env.sleep(7 * DAY_S + 10)
+        report = await clean(bench)
+        (cleaned,) = report.entries
+        assert (cleaned.reason, cleaned.removal, cleaned.expired) == (
+            Reason.AGE,
+            Removal.REMOVED,
+            (host("b"),),
+        )
+        assert await entries(bench) == ()
+        status = await (await bench.client()).status("query-0000000000")
+        assert status.is_gone and status.is_complete
+        assert [o.state for o in status.hosts] == [HostState.DONE, HostState.EXPIRED]
+        assert status.query == CREATE
+
+    run(main)
+
+
+def test_too_many_entries_go_by_number() -> None:
+    async def main(bench: Bench) -> None:
+        await submit(bench, 6)
+        report = await clean(bench, max_tasks=2)
+        assert report.removed == ("query-0000000000", "query-0000000001", "query-0000000002")
+        assert {entry.reason for entry in report.entries} == {Reason.NUMBER}
+
+    run(main)
+
+
+def test_the_number_counts_what_this_host_has_handled() -> None:
+    async def main(bench: Bench) -> None:
+        await submit(bench, 6)
+        queue = replace(QUEUE, max_tasks_in_queue=2)
+        cleaner = DDLCleaner(await bench.keeper(), bench.env, queue, max_entry=lambda: 3)
+        assert (await cleaner.clean()).removed == ("query-0000000000",)
+
+    run(main)
+
+
+def test_an_entry_that_somebody_executes_stays() -> None:
+    async def main(bench: Bench) -> None:
+        await submit(bench, 1)
+        keeper = await bench.keeper()
+        await keeper.create(PATHS.active("query-0000000000", host("a")), mode=CreateMode.EPHEMERAL)
+        await bench.env.sleep(7 * DAY_S + 10)
+        assert (await clean(bench)).entries[0].removal is Removal.ACTIVE
+        assert len(await entries(bench)) == 1
+
+    run(main)
+
+
+def test_an_entry_that_a_cleaner_of_18_16_has_locked_is_left_to_it() -> None:
+    async def main(bench: Bench) -> None:
+        await submit(bench, 1)
+        other = await bench.keeper("18.16")
+        await other.create(f"{PATHS.entry('query-0000000000')}/lock", b"x:9000", mode=CreateMode.EPHEMERAL)
+        await bench.env.sleep(7 * DAY_S + 10)
+        assert (await clean(bench)).entries[0].removal is Removal.LOCKED
+        await other.close()
+        assert (await clean(bench)).entries[0].removal is Removal.REMOVED
+
+    run(main)
+
+
+def test_everything_below_an_entry_goes_with_it_in_one_transaction() -> None:
+    async def main(bench: Bench) -> None:
+        await submit(bench, 1)
+        keeper = await bench.keeper()
+        entry = PATHS.entry("query-0000000000")
+        await keeper.multi(
+            [
+                Create(f"{entry}/shards"),
+                Create(f"{entry}/shards/a,b"),
+                Create(f"{entry}/shards/a,b/executed", b"a:9000"),
+                Create(f"{entry}/synced"),
+            ]
+        )
+        await finish(keeper, "query-0000000000", "a", "b")
+        await bench.env.sleep(7 * DAY_S + 10)
+        report = await clean(bench)
+        assert report.removed == ("query-0000000000",)
+        gone = [path for path in bench.server.tree.nodes if path.startswith(entry)]
+        assert gone == []
+        writes = bench.server.operations["cleaner"]
+        assert (writes["multi"], writes["remove"]) == (1, len(report.stale_replicas))
+
+    run(main)
+
+
+def test_half_an_entry_that_a_dead_cleaner_left_is_removed() -> None:
+    async def main(bench: Bench) -> None:
+        await submit(bench, 2)
+        keeper = await bench.keeper()
+        await keeper.remove(PATHS.active("query-0000000000"))
+        await keeper.remove(PATHS.active("query-0000000001"))
+        await keeper.remove(PATHS.finished("query-0000000001"))
+        await bench.env.sleep(7 * DAY_S + 10)
+        assert len((await clean(bench)).removed) == 2
+
+    run(main)
+
+
+def test_a_text_nobody_can_read_is_removed_like_any_other() -> None:
+    async def main(bench: Bench) -> None:
+        await bench.put(b"\0garbage")
+        await bench.env.sleep(7 * DAY_S + 10)
+        assert (await clean(bench)).removed == ("query-0000000000",)
+
+    run(main)
+
+
+def test_large_entries_go_step_by_step_with_the_record_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cleaner_module, "_MOST_OPS", 3)
+
+    async def main(bench: Bench) -> None:
+        await submit(bench, 2)
+        keeper = await bench.keeper()
+        await finish(keeper, "query-0000000000", "a")
+        await keeper.create(PATHS.active("query-0000000001", host("a")), mode=CreateMode.EPHEMERAL)
+        await bench.env.sleep(7 * DAY_S + 10)
+        report = await clean(bench)
+        assert [e.removal for e in report.entries] == [Removal.REMOVED, Removal.ACTIVE]
+        status = await (await bench.client()).status("query-0000000000")
+        assert [o.state for o in status.hosts] == [HostState.DONE, HostState.EXPIRED]
+
+    run(main)
+
+
+def test_a_local_clock_that_jumps_ahead_expires_nothing() -> None:
+    async def main(bench: Bench) -> None:
+        await submit(bench, 1)
+        ahead = bench.env.fork(clock_offset_s=30 * DAY_S)
+        report = await DDLCleaner(await bench.keeper(), ahead, QUEUE).clean()
+        assert report.entries == ()
+        bench.server.jump_clock(30 * DAY_S)
+        report = await DDLCleaner(await bench.keeper(), bench.env, QUEUE).clean()
+        assert report.entries == ()
+
+    run(main)
+
+
+def test_several_cleaners_at_once_remove_each_entry_once() -> None:
+    async def main(bench: Bench) -> None:
+        await submit(bench, 10)
+        await bench.env.sleep(7 * DAY_S + 10)
+        reports = await asyncio.gather(*(clean(bench) for _ in range(4)))
+        removed = [name for report in reports for name in report.removed]
+        assert sorted(removed) == [f"query-{number:010}" for number in range(10)]
+        others = {e.removal for report in reports for e in report.entries} - {Removal.REMOVED}
+        assert others <= {Removal.GONE, Removal.CHANGING}
+
+    run(main)
+
+
+def test_a_dry_run_says_what_would_go_and_removes_nothing() -> None:
+    async def main(bench: Bench) -> None:
+        await submit(bench, 1)
+        await bench.env.sleep(7 * DAY_S + 10)
+        (planned,) = (await clean(bench, dry_run=True)).entries
+        assert (planned.removal, planned.expired) == (Removal.PLANNED, (host("a"), host("b")))
+        assert len(await entries(bench)) == 1
+
+    run(main)
+
+
+def test_an_entry_that_a_person_names_goes_unless_it_is_active() -> None:
+    async def main(bench: Bench) -> None:
+        await submit(bench, 2)
+        keeper = await bench.keeper()
+        await keeper.create(PATHS.active("query-0000000001", host("a")), mode=CreateMode.EPHEMERAL)
+        cleaner = DDLCleaner(keeper, bench.env, QUEUE)
+        assert (await cleaner.remove_entry("query-0000000000")).removal is Removal.REMOVED
+        assert (await cleaner.remove_entry("query-0000000001")).removal is Removal.ACTIVE
+        assert (await cleaner.remove_entry("query-0000000009")).removal is Removal.GONE
+
+    run(main)
+
+
+def test_directories_of_replicas_that_were_away_for_a_day_are_removed() -> None:
+    async def main(bench: Bench) -> None:
+        await submit(bench, 1)
+        keeper = await bench.keeper()
+        await create_ancestors(keeper, PATHS.replica_active(host("a")))
+        await keeper.create(PATHS.replica_active(host("a")), mode=CreateMode.EPHEMERAL)
+        await bench.env.sleep(DAY_S - 100)
+        assert (await clean(bench)).stale_replicas == ()
+        await bench.env.sleep(200)
+        assert (await clean(bench)).stale_replicas == ("b:9000",)
+        assert (await keeper.children(PATHS.replicas_root)).names == ("a:9000",)
+
+    run(main)
+
+
+def test_a_worker_that_comes_late_meets_nothing_and_makes_nothing() -> None:
+    async def main(bench: Bench) -> None:
+        await submit(bench, 1)
+        await bench.env.sleep(7 * DAY_S + 10)
+        await clean(bench)
+        bench.start("a", "b")
+        await bench.env.sleep(10)
+        assert await entries(bench) == ()
+        assert bench.databases["a"].effects == []
+
+    run(main)
+
+
+def test_a_host_that_executed_an_expired_entry_puts_the_record_right() -> None:
+    async def main(bench: Bench) -> None:
+        bench.start("a")
+        bench.executors["a"].duration_s = (60.0, 60.0)
+        submission = await bench.submit(CREATE)
+        await bench.env.sleep(5)
+        for session in bench.server.session_ids("a"):
+            bench.server.expire_session(session)
+        cleaner = DDLCleaner(await bench.keeper(), bench.env, QUEUE)
+        await bench.env.sleep(0.001)
+        assert (await cleaner.remove_entry(submission.entry)).expired == (host("a"), host("b"))
+        later = await bench.submit(CREATE, "later")
+        await bench.env.sleep(120)
+        cleaner = DDLCleaner(
+            await bench.keeper(), bench.env, QUEUE, on_present=bench.workers["a"].forget_intents
+        )
+        await cleaner.clean()
+        status = await (await bench.client()).status(submission.entry)
+        assert [o.state for o in status.hosts] == [HostState.DONE, HostState.EXPIRED]
+        assert [effect.entry for effect in bench.databases["a"].effects] == [submission.entry]
+        assert later.entry != submission.entry
+
+    run(main)
+
+
+def test_the_background_cleaner_waits_for_its_period_and_survives_a_lost_connection() -> None:
+    async def main(bench: Bench) -> None:
+        await submit(bench, 1)
+        await bench.env.sleep(7 * DAY_S + 10)
+        keeper = await bench.keeper("cleaner")
+        cleaner = DDLCleaner(keeper, bench.env, QUEUE)
+        running = asyncio.create_task(cleaner.run())
+        await bench.env.sleep(100)
+        assert len(await entries(bench)) == 1
+        bench.server.lose_next_request(keeper.session_id)
+        cleaner.wake()
+        await bench.env.sleep(10)
+        assert await entries(bench) == ()
+        running.cancel()
+
+    run(main)
+
+
+@pytest.mark.parametrize("error", [SqlError(Code.DNS_ERROR, "no host"), ValueError("a defect")])
+def test_the_background_cleaner_goes_on_after_errors_that_nobody_foresaw(error: Exception) -> None:
+    async def main(bench: Bench) -> None:
+        await submit(bench, 1)
+        rounds = 0
+
+        async def on_present(keeper: Keeper, present: frozenset[str]) -> None:
+            nonlocal rounds
+            rounds += 1
+            if rounds == 1:
+                raise error
+
+        cleaner = DDLCleaner(await bench.keeper(), bench.env, QUEUE, on_present=on_present)
+        running = asyncio.create_task(cleaner.run())
+        cleaner.wake()
+        await bench.env.sleep(10)
+        assert rounds == 2
+        running.cancel()
+
+    run(main)
+
+
+def test_the_background_cleaner_works_at_most_once_in_its_period() -> None:
+    """1. It cleans when it is told. 2. What is due a moment later waits, however often it is told."""
+    period_s = 1000
+
+    async def main(bench: Bench) -> None:
+        await submit(bench, 2)
+        queue = replace(QUEUE, max_tasks_in_queue=1, cleanup_delay_period_s=period_s)
+        largest = 2
+        cleaner = DDLCleaner(await bench.keeper(), bench.env, queue, max_entry=lambda: largest)
+        running = asyncio.create_task(cleaner.run())
+        cleaner.wake()
+        await bench.env.sleep(10)
+        assert await entries(bench) == ("query-0000000001",)
+
+        largest = 3
+        for _ in range(80):
+            cleaner.wake()
+            await bench.env.sleep(11)
+        assert await entries(bench) == ("query-0000000001",)
+        cleaner.wake()
+        await bench.env.sleep(period_s * 1.1 - 880)
+        assert await entries(bench) == ()
+        running.cancel()
+
+    run(main)
+
+
+def test_records_of_long_ago_are_pruned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cleaner_module, "OUTCOMES_KEPT", 2)
+
+    async def main(bench: Bench) -> None:
+        await submit(bench, 6)
+        await clean(bench, max_tasks=1)
+        names = (await (await bench.keeper()).children(PATHS.outcomes_root)).names
+        assert names == ("query-0000000002", "query-0000000003")
+
+    run(main)
+
+
+def test_a_foreign_entry_has_a_record_too() -> None:
+    async def main(bench: Bench) -> None:
+        name = await bench.put(DDLLogEntry(1, CREATE, (host("a"),), "foreign:1").to_bytes())
+        await bench.env.sleep(7 * DAY_S + 10)
+        await clean(bench)
+        status = await (await bench.client()).status(name)
+        assert (status.initiator, [o.state for o in status.hosts]) == ("foreign:1", [HostState.EXPIRED])
+
+    run(main)

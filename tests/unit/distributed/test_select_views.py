@@ -1,0 +1,85 @@
+"""Views over Distributed tables: virtual columns and sets are as they are of a view over one table."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.distributed.test_select_remembered import World, world
+from tests.unit.distributed.test_select_shapes import Bench, bench
+
+pytestmark = pytest.mark.slow
+
+__all__ = ["bench", "world"]
+
+VIEWS = {
+    "seen": "SELECT id, price FROM events",
+    "late": "SELECT * FROM seen WHERE id > 5",
+    "few": "SELECT id FROM events WHERE id < 10",
+    "named": "SELECT id, 'x' AS _table FROM events",
+}
+VIRTUALS = """
+SELECT _table, count() FROM seen GROUP BY _table
+SELECT _table, id FROM late ORDER BY id LIMIT 1
+SELECT *, _table FROM seen ORDER BY id LIMIT 1
+SELECT * FROM late WHERE _table = 'late' ORDER BY id LIMIT 2
+SELECT count() FROM seen WHERE _table = 'events'
+SELECT x.id, x._table, length(_database) > 0 FROM seen AS x ORDER BY id LIMIT 1
+SELECT seen.*, seen._table FROM seen ORDER BY id LIMIT 1
+SELECT a._table, b._table, e._table FROM seen a JOIN late b USING id JOIN events e USING id LIMIT 1
+SELECT * EXCEPT (price), _table FROM seen ORDER BY id LIMIT 1
+SELECT _table, id FROM (SELECT *, _table FROM seen UNION ALL SELECT *, _table FROM late) ORDER BY ALL LIMIT 2
+WITH w AS (SELECT *, _table FROM seen) SELECT * FROM w ORDER BY id LIMIT 1
+SELECT _table, * FROM named ORDER BY id LIMIT 1
+SELECT count() FROM events WHERE id IN few AND _table = 'events'
+"""
+SETS = """
+SELECT count() FROM events WHERE id IN few AND id > 3
+SELECT count() FROM events WHERE id NOT IN few OR id = 1
+SELECT id IN few AS x, count() FROM events GROUP BY x ORDER BY x
+"""
+SIDES = """
+SELECT sum(a.id), sum(n) FROM {one} PASTE JOIN (SELECT number n FROM numbers(9)) b
+SELECT * FROM {one} PASTE JOIN (SELECT id y FROM events ORDER BY id DESC) b ORDER BY id
+SELECT max(a.id - y) FROM {one} PASTE JOIN (SELECT id y FROM events ORDER BY id) b
+"""
+ONE = "(SELECT id FROM seen ORDER BY id) AS a"
+
+
+def make_views(world: World, bench: Bench) -> None:
+    for name, select in VIEWS.items():
+        world.ask(f"CREATE VIEW {name} AS {select}")
+        bench.ask(f"CREATE OR REPLACE VIEW {name} AS {select}")
+
+
+def test_a_view_has_virtual_columns_of_its_own(world: World, bench: Bench) -> None:
+    make_views(world, bench)
+    for sql in VIRTUALS.strip().splitlines():
+        assert world.ask(sql) == bench.ask(sql), sql
+
+
+def test_a_view_may_be_a_set_in_any_place_of_a_condition(world: World, bench: Bench) -> None:
+    make_views(world, bench)
+    for sql in SETS.strip().splitlines():
+        assert world.ask(sql) == bench.ask(sql), sql
+
+
+def test_the_sides_of_a_paste_join_have_the_order_that_they_ask_for(world: World, bench: Bench) -> None:
+    """chDB dropped it, and so the rows stood shard behind shard."""
+    make_views(world, bench)
+    for sql in SIDES.format(one=ONE).strip().splitlines():
+        expected = bench.ask(f"{sql} SETTINGS query_plan_remove_redundant_sorting = 0")
+        assert world.ask(sql) == expected, sql
+
+
+def test_a_view_has_the_types_that_it_declares(world: World, bench: Bench) -> None:
+    """They were those of its SELECT."""
+    columns = "(name FixedString(5), total Float64, s AggregateFunction(sum, UInt64))"
+    select = "SELECT name, sum(price) AS total, sumState(id) AS s FROM events GROUP BY name"
+    world.ask(f"CREATE VIEW typed {columns} AS {select}")
+    bench.ask(f"CREATE OR REPLACE VIEW typed {columns} AS {select}")
+    for sql in (
+        "SELECT name, total, finalizeAggregation(s) FROM typed ORDER BY name",
+        "SELECT sum(total / 7), sumMerge(s), toTypeName(any(name)) FROM typed",
+        "SELECT toTypeName(*) FROM (SELECT total FROM typed AS x) LIMIT 1",
+    ):
+        assert world.ask(sql) == bench.ask(sql), sql

@@ -1,0 +1,70 @@
+"""chDB with a ZooKeeper of its own, as a node never has it: its Replicated tables write ClickHouse's znodes.
+
+They stay read-only, since chDB has no address for other replicas: only CREATE can be asked of it.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from engine.config.model import ZooKeeper
+from tests.unit.replication.graphite_support import SECTIONS
+
+CHILD = """
+import json, os, sys
+answers = os.fdopen(os.dup(1), "wb")
+os.dup2(2, 1)
+from chdb import _chdb
+connection = _chdb.connect(sys.argv[1])
+for line in sys.stdin:
+    try:
+        answer = {"text": connection.query(json.loads(line), "TabSeparatedRaw").bytes().decode()}
+    except RuntimeError as error:
+        answer = {"error": str(error)}
+    answers.write(json.dumps(answer).encode() + b"\\n")
+    answers.flush()
+"""
+
+
+class Clickhouse:
+    """chDB in a child process."""
+
+    def __init__(self, directory: Path, config: ZooKeeper) -> None:
+        directory.mkdir()
+        host, port = config.hosts[0]
+        file = directory / "config.xml"
+        file.write_text(
+            f"<clickhouse><logger><level>fatal</level></logger><zookeeper><node><host>{host}</host>"
+            f"<port>{port}</port></node></zookeeper><background_schedule_pool_size>4</background_schedule_pool_size>"
+            f"{SECTIONS}</clickhouse>"
+        )
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", CHILD, f"{directory / 'data'}?config-file={file}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        self.query("CREATE DATABASE o ENGINE = Atomic")
+
+    def query(self, sql: str) -> str:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(json.dumps(sql).encode() + b"\n")
+        self.process.stdin.flush()
+        answer: dict[str, str] = json.loads(self.process.stdout.readline())
+        assert "error" not in answer, answer["error"]
+        return answer["text"]
+
+    def refusal(self, sql: str) -> str:
+        try:
+            self.query(sql)
+        except AssertionError as error:
+            return str(error)
+        raise ValueError(f"not refused: {sql}")
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()

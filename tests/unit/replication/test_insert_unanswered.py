@@ -1,0 +1,413 @@
+"""What becomes of an INSERT when Keeper, its session, the disk or its caller does not wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import random
+from collections.abc import Awaitable, Callable, Sequence
+
+import pytest
+
+from engine.errors import Code, ConnectionLoss, OnclusterError, SqlError
+from engine.keeper.base import Op, OpResult, Remove
+from engine.keeper.faults import FaultPlan
+from engine.keeper.session import RequestKind
+from engine.keeper.tree import Caller
+from engine.replication.commands.insert import Inserter, InsertOptions
+from engine.replication.part_name import PartName
+from engine.replication.part_store import NewPart, Part
+from engine.replication.replica.block_numbers import (
+    cancel_committing,
+)
+from tests.unit.replication.insert_support import DEDUP, PLAIN, insert, name
+from tests.unit.replication.live_support import Live
+from tests.unit.replication.live_support import run as run_live
+from tests.unit.replication.replica_bench import PATHS, Bench, Replica, run
+
+
+@pytest.mark.parametrize("options", [DEDUP, PLAIN], ids=["dedup", "plain"])
+def test_the_answer_to_the_commit_is_lost_and_the_insert_finds_out_that_it_happened(
+    options: InsertOptions,
+) -> None:
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica()
+        await insert(replica, 0, options=options)  # makes the partition
+        lose_nth_multi(bench, replica, 2, Lost.REPLY)
+        (done,) = await insert(replica, 1, options=options)
+        assert not done.is_duplicate and replica.values() == [0, 1]
+        assert len(bench.log()) == 2 and bench.locks() == []
+
+    run(main)
+
+
+@pytest.mark.parametrize("options", [DEDUP, PLAIN], ids=["dedup", "plain"])
+def test_the_commit_is_lost_and_the_insert_starts_over_with_another_number(options: InsertOptions) -> None:
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica()
+        await insert(replica, 0, options=options)
+        lose_nth_multi(bench, replica, 2, Lost.REQUEST)
+        (done,) = await insert(replica, 1, options=options)
+        assert str(done.name) == "all_2_2_0" and not done.is_duplicate
+        assert replica.values() == [0, 1] and bench.locks() == [] and not replica.store.staged
+        assert bench.inserted() == ["all_0_0_0", "all_2_2_0"]
+
+    run(main)
+
+
+def test_the_answer_to_the_allocation_is_lost_and_no_number_stays_held() -> None:
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica()
+        await insert(replica, 0)
+        lose_nth_multi(bench, replica, 1, Lost.REPLY)
+        (done,) = await insert(replica, 1)
+        assert not done.is_duplicate and bench.locks() == [] and replica.values() == [0, 1]
+
+    run(main)
+
+
+@pytest.mark.parametrize("committed", [True, False], ids=["committed", "not committed"])
+def test_the_session_ends_with_the_commit_and_a_new_one_finds_out(committed: bool) -> None:
+    """1. The commit is sent. 2. Its answer is lost, or it is. 3. Before the client is back, the server ends
+    the session. 4. A new session looks, and the replica is active again."""
+
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica()
+        await insert(replica, 0, options=PLAIN)
+        session_id = replica.session_id
+
+        def then_expire() -> None:
+            bench.server.expire_session(session_id)
+
+        lose_nth_multi(bench, replica, 2, Lost.REPLY if committed else Lost.REQUEST, then=then_expire)
+        task = asyncio.create_task(insert(replica, 1, options=PLAIN))
+        while not replica.ctx.is_readonly:
+            await bench.env.sleep(0.05)
+        await bench.env.sleep(0.3)
+        await replica.activate()
+        (done,) = await task
+        assert str(done.name) == ("all_1_1_0" if committed else "all_2_2_0")
+        assert replica.values() == [0, 1] and len(bench.log()) == 2 and bench.locks() == []
+
+    run(main)
+
+
+@pytest.mark.slow
+def test_a_commit_that_arrives_late_is_not_executed_after_the_insert_started_over() -> None:
+    """1. The commit is on its way, the client takes its connection for lost. 2. It looks what became of it.
+    3. At some moment from then on the commit arrives. Whenever that is, the row is there once."""
+    outcomes: set[str] = set()
+    for steps in range(120):
+
+        async def main(bench: Bench, steps: int = steps) -> None:
+            replica = await bench.replica()
+            await insert(replica, 0, options=PLAIN)
+            late = lose_nth_multi(bench, replica, 2, Lost.LATE, late_by=steps // 10)
+            (done,) = await insert(replica, 1, options=PLAIN)
+            await asyncio.wait(late)
+            assert [task.exception() is None for task in late] == [str(done.name) == "all_1_1_0"]
+            assert replica.values() == [0, 1] and len(bench.log()) == 2 and bench.locks() == []
+            outcomes.add(str(done.name))
+
+        run(main, seed=steps)
+    assert outcomes == {"all_1_1_0", "all_2_2_0"}
+
+
+def test_an_insert_recognises_its_own_block_even_if_its_part_was_merged_away() -> None:
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica()
+        await insert(replica, 0)
+
+        def merge_away() -> None:
+            bench.server.tree.write(Remove(replica.ctx.me.part(name("all_1_1_0"))), Caller(0, frozenset(), 0))
+
+        lose_nth_multi(bench, replica, 2, Lost.REPLY, then=merge_away)
+        (done,) = await insert(replica, 1)
+        assert str(done.name) == "all_1_1_0" and not done.is_duplicate
+        assert bench.inserted() == ["all_0_0_0", "all_1_1_0"] and not replica.store.staged
+
+    run(main)
+
+
+def test_keeper_stays_away_and_the_outcome_is_319_and_the_part_is_left_for_the_check() -> None:
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica()
+        await insert(replica, 0)
+        lose_nth_multi(bench, replica, 2, Lost.REPLY, then=bench.server.stop)
+        with pytest.raises(SqlError) as caught:
+            await insert(replica, 1)
+        assert caught.value.code == Code.UNKNOWN_STATUS_OF_INSERT
+        assert name("all_1_1_0") in replica.store.staged
+        assert name("all_1_1_0") in replica.ctx.parts_to_check
+        assert name("all_1_1_0") not in replica.ctx.in_flight
+
+    run(main)
+
+
+def test_without_keeper_an_insert_ends_with_nothing_inserted() -> None:
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica()
+        await insert(replica, 0)
+        await replica.expire()
+        with pytest.raises(SqlError) as caught:
+            await insert(replica, 1)
+        assert caught.value.code == Code.TABLE_IS_READ_ONLY
+        with pytest.raises(SqlError) as caught:
+            await Inserter(replica.ctx).check(DEDUP)
+        assert caught.value.code == Code.TABLE_IS_READ_ONLY
+        assert replica.values() == [0] and not replica.store.staged and not replica.disk.temporary
+
+    run(main)
+
+
+def test_a_read_only_replica_that_comes_back_soon_takes_the_insert() -> None:
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica()
+        await replica.expire()
+        task = asyncio.create_task(insert(replica, 1))
+        await bench.env.sleep(3)
+        await replica.activate()
+        assert not (await task)[0].is_duplicate and replica.values() == [1]
+
+    run(main)
+
+
+def test_a_number_that_was_taken_away_is_replaced() -> None:
+    """As DROP PARTITION does it: 1. the insert has number 1; 2. all numbers below 2 are cancelled; 3. the
+    insert commits, and is refused; 4. it starts over above the dropped range."""
+
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica()
+        await insert(replica, 0)
+        fence = await replica.bench.keeper()
+        before_staging(replica, lambda: cancel_committing(fence, PATHS, "all", below=2))
+        (done,) = await insert(replica, 1)
+        assert str(done.name) == "all_2_2_0" and replica.values() == [0, 1]
+        assert bench.inserted() == ["all_0_0_0", "all_2_2_0"] and bench.locks() == []
+        assert not replica.store.staged
+
+    run(main)
+
+
+def test_a_part_between_two_names_is_no_leftover() -> None:
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica()
+        await insert(replica, 0)
+        fence = await replica.bench.keeper()
+        before_staging(replica, lambda: cancel_committing(fence, PATHS, "all", below=2))
+        task = asyncio.create_task(insert(replica, 1))
+        seen = False
+        while not task.done():
+            await bench.env.sleep(0.001)
+            held = [part for part in replica.store.staged if part not in replica.ctx.in_flight]
+            assert held == []
+            seen |= bool(replica.store.staged)
+        assert seen and name("all_1_1_0") not in replica.ctx.in_flight
+
+    run(main)
+
+
+def test_a_cancelled_insert_leaves_no_lock_and_knows_what_it_did() -> None:
+    outcomes: set[bool] = set()
+    for steps in range(60):
+
+        async def main(bench: Bench, steps: int = steps) -> None:
+            replica = await bench.replica()
+            await insert(replica, 0)
+            task = asyncio.create_task(insert(replica, 1))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+            await insert(replica, 2)  # sends what a lost reply left behind away, too
+            assert bench.locks() == []
+            assert not replica.store.staged
+            assert set(bench.inserted()) == {str(part) for part in replica.store.active}
+            outcomes.add(1 in replica.values())
+            assert replica.values() in ([0, 1, 2], [0, 2])
+
+        run(main, seed=steps)
+    assert outcomes == {True, False}
+
+
+def test_an_insert_that_is_cancelled_while_keeper_does_not_answer_ends_soon_and_leaves_its_part_staged() -> (
+    None
+):
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica()
+        await insert(replica, 0)
+        lose_nth_multi(bench, replica, 2, Lost.REQUEST, then=lambda: bench.server.partition("r1"))
+        task = asyncio.create_task(insert(replica, 1))
+        await bench.env.sleep(1)
+        task.cancel()
+        started_s = bench.env.monotonic_s()
+        await asyncio.wait([task])
+        assert task.cancelled() and bench.env.monotonic_s() - started_s <= 12
+        part = name("all_1_1_0")
+        assert part in replica.store.staged and part in replica.ctx.parts_to_check
+        assert part not in replica.ctx.in_flight
+        bench.server.heal("r1")
+        await bench.env.sleep(30)
+        if replica.ctx.is_readonly:
+            await replica.activate()
+        await replica.settle_staged()
+        await insert(replica, 1)
+        assert replica.values() == [0, 1] and bench.locks() == []
+
+    run(main)
+
+
+def test_rows_that_are_stored_and_could_not_be_shown_are_reported_and_shown_later() -> None:
+    """Keeper has the part; what fails is to let readers see it."""
+
+    async def main(live: Live) -> None:
+        one, two = await live.cluster(2)
+        publish = one.store.publish
+        failures = 0
+
+        async def failing(*args: object, **kwargs: object) -> None:
+            nonlocal failures
+            failures += 1
+            raise OSError(28, "No space left on device")
+
+        one.store.publish = failing  # type: ignore[method-assign,assignment]
+        with pytest.raises(SqlError, match="could not be shown") as told:
+            await one.insert(1)
+        assert told.value.code == Code.UNKNOWN_STATUS_OF_INSERT
+        assert failures and one.keys() == []
+        await live.quiet(two)
+        assert two.keys() == [1]
+        one.store.publish = publish  # type: ignore[method-assign]
+        await live.env.sleep(600)
+        assert one.keys() == [1] and one.parts() == one.parts_in_keeper()
+        assert await one.insert(1) is None, "and once"
+
+    run_live(main)
+
+
+def test_a_full_disk_fails_the_insert_and_frees_its_number() -> None:
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica()
+        part = await replica.write(1)
+        replica.store.faults.disk_full = 1.0
+        with pytest.raises(SqlError) as caught:
+            await Inserter(replica.ctx).commit([part], DEDUP)
+        assert caught.value.code == Code.NOT_ENOUGH_SPACE
+        assert bench.locks() == [] and not replica.disk.temporary and not bench.log()
+        replica.store.faults.calm()
+        assert not (await insert(replica, 1))[0].is_duplicate
+
+    run(main)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(25))
+def test_whatever_keeper_does_each_acknowledged_row_is_there_once(seed: int) -> None:
+    """Faults on every request; what ended with 319 may be there or not, all else is known."""
+
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica()
+        bench.server.faults = plan = FaultPlan.rough(random.Random(seed), rate=0.3)
+        keeping = asyncio.create_task(keep_active(replica))
+        known: set[int] = set()
+        unknown: set[int] = set()
+        for value in range(12):
+            options = DEDUP if value % 2 else PLAIN
+            try:
+                await insert(replica, value, 100 + value, options=options)
+                known |= {value, 100 + value}
+            except OnclusterError as error:
+                if error.code == Code.UNKNOWN_STATUS_OF_INSERT:
+                    unknown |= {value, 100 + value}
+        plan.calm()
+        await bench.env.sleep(60)
+        await insert(replica, 1000)
+        keeping.cancel()
+        values = replica.values()
+        assert len(values) == len(set(values))
+        assert known <= set(values) <= known | unknown | {1000}
+        parts = {str(part) for part in replica.store.active}
+        stored = set(bench.children(replica.ctx.me.parts))
+        doubtful = {str(part) for part in replica.ctx.parts_to_check}
+        assert parts <= stored <= parts | doubtful
+        assert set(bench.inserted()) == stored
+        assert bench.locks() == [] and known
+
+    print(f"seed={seed}")
+    run(main, seed=seed)
+
+
+# --- helpers ----------------------------------------------------------------------------------------------
+
+
+class Lost(enum.Enum):
+    REQUEST = "request"
+    REPLY = "reply"
+    LATE = "late"
+
+
+def lose_nth_multi(
+    bench: Bench,
+    replica: Replica,
+    number: int,
+    lost: Lost,
+    *,
+    then: Callable[[], None] | None = None,
+    late_by: int = 0,
+) -> list[asyncio.Task[object]]:
+    """The replica's `number`-th multi from here on is not executed, or not answered, or executed some turns
+    of the loop after it was given up (the result is its task); `then` comes right after it was executed or
+    lost."""
+    late: list[asyncio.Task[object]] = []
+
+    async def arrive(ops: Sequence[Op]) -> object:
+        for _ in range(late_by):
+            await asyncio.sleep(0)
+        return await plain(ops)
+
+    keeper = replica.ctx.session()
+    plain = keeper.multi
+    count = 0
+
+    async def multi(ops: Sequence[Op]) -> list[OpResult]:
+        nonlocal count
+        count += 1
+        if count != number:
+            return await plain(ops)
+        if lost is Lost.LATE:
+            late.append(asyncio.create_task(arrive(ops)))
+            await asyncio.sleep(0)
+            raise ConnectionLoss("given up")
+        lose = bench.server.lose_next_reply if lost is Lost.REPLY else bench.server.lose_next_request
+        lose(replica.session_id, kind=RequestKind.MULTI)
+        try:
+            return await plain(ops)
+        finally:
+            if then is not None:
+                then()
+
+    keeper.multi = multi  # type: ignore[method-assign]
+    return late
+
+
+def before_staging(replica: Replica, action: Callable[[], Awaitable[object]]) -> None:
+    """Something happens once, when the next insert has its number and has not committed yet."""
+    plain = replica.store.stage_inserted
+
+    async def stage_inserted(new: NewPart, part: PartName) -> Part:
+        replica.store.stage_inserted = plain  # type: ignore[method-assign]
+        await action()
+        return await plain(new, part)
+
+    replica.store.stage_inserted = stage_inserted  # type: ignore[method-assign]
+
+
+async def keep_active(replica: Replica) -> None:
+    """What a term's loop does: a new session and activation whenever the old one is over."""
+    while True:
+        if replica.ctx.is_readonly:
+            try:
+                await replica.activate()
+            except OnclusterError:
+                pass
+        await replica.bench.env.sleep(0.2)

@@ -1,0 +1,217 @@
+"""Tables that Keeper has lost: made anew from what the replicas have."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from engine.errors import Code, SessionExpired, SqlError
+from engine.keeper.recipes import create_ancestors, remove_recursive
+from engine.replication.commands.create import Created, create_replica
+from engine.replication.commands.drop import drop_replica
+from engine.replication.commands.insert import Inserter, InsertOptions
+from engine.replication.commands.restore import (
+    Structure,
+    attach_restored,
+    give_up_restoring,
+    is_founder,
+    restore_replica,
+)
+from engine.replication.settings import ReplicatedSettings
+from engine.testing.replication_disk import model_definition
+from tests.unit.replication.create_support import fail_after
+from tests.unit.replication.live_support import Live
+from tests.unit.replication.live_support import run as run_live
+from tests.unit.replication.replica_bench import PATHS, Bench, Replica, new_replica, run
+
+
+async def lose_keepers_data(bench: Bench, *replicas: Replica) -> None:
+    """The table is gone from Keeper; the replicas are read-only, as after a failed activation."""
+    keeper = await bench.keeper()
+    for replica in replicas:
+        await replica.expire()
+        await drop_replica(keeper, PATHS, replica.ctx.me)
+    assert not bench.has(PATHS.root)
+
+
+def test_a_table_that_keeper_has_lost_is_made_anew_with_all_rows() -> None:
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica("r1")
+        for value in range(4):
+            await Inserter(replica.ctx).commit([await replica.write(value)], InsertOptions())
+        await lose_keepers_data(bench, replica)
+        made = await restore_replica(
+            replica.ctx, await replica.holder.get(), new_replica(1), model_definition()
+        )
+        assert made is Created.TABLE and replica.values() == []
+        await replica.activate()
+        assert await attach_restored(replica.ctx) == 4
+        assert replica.values() == [0, 1, 2, 3] and not replica.disk.detached
+        assert await attach_restored(replica.ctx) == 0
+        assert len(bench.log()) == 4
+
+    run(main)
+
+
+def test_a_restore_that_crashes_anywhere_is_finished_without_doubling_rows() -> None:
+    for requests in range(1, 60, 2):
+
+        async def main(bench: Bench, requests: int = requests) -> None:
+            replica = await bench.replica("r1")
+            for value in range(3):
+                await Inserter(replica.ctx).commit([await replica.write(value)], InsertOptions())
+            await lose_keepers_data(bench, replica)
+            fail_after(await replica.holder.get(), requests)
+            for _ in range(2):
+                try:
+                    await restore_replica(
+                        replica.ctx, await replica.holder.get(), new_replica(1), model_definition()
+                    )
+                    await replica.activate()
+                    await replica.settle_staged()
+                    await asyncio.wait_for(attach_restored(replica.ctx), 5)
+                    break
+                except (SessionExpired, TimeoutError):
+                    await (await replica.holder.get()).close()  # the crash
+                    replica.ctx.keeper = None
+            else:
+                raise AssertionError("not restored")
+            assert replica.values() == [0, 1, 2] and bench.locks() == []
+
+        run(main)
+
+
+def test_only_a_read_only_replica_that_keeper_does_not_know_is_restored() -> None:
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica("r1")
+        with pytest.raises(SqlError) as caught:
+            await restore_replica(replica.ctx, await replica.holder.get(), new_replica(1), model_definition())
+        assert caught.value.code == Code.BAD_ARGUMENTS
+        await replica.expire()
+        with pytest.raises(SqlError) as caught:
+            await restore_replica(replica.ctx, await replica.holder.get(), new_replica(1), model_definition())
+        assert caught.value.code == Code.BAD_ARGUMENTS
+
+    run(main)
+
+
+def test_a_table_removed_by_hand_under_living_replicas_can_be_restored() -> None:
+    """Who assigns merges makes `leader_election` anew when it is empty, in the middle of the removal."""
+
+    async def main(live: Live) -> None:
+        replica = await live.replica(settings=ReplicatedSettings())
+        await replica.insert(1)
+        keeper = await live.keeper()
+        mark = f"{PATHS.leader_election}/leader_election-0"
+        await keeper.remove(mark)
+        await live.env.sleep(60)
+        assert live.has(mark), "somebody has to lead"
+        await remove_recursive(keeper, PATHS.root, keep_child="leader_election")
+        await keeper.create(mark, b"all")
+        await create_ancestors(keeper, f"{PATHS.partition_block_numbers('all')}/x")  # by an INSERT
+        await live.env.sleep(60)
+        assert live.children(PATHS.root) == ["block_numbers", "leader_election"]
+        await replica.table.stop()
+        made = await restore_replica(
+            replica.ctx, await replica.ctx.holder.get(), new_replica(1), model_definition()
+        )
+        assert made is Created.TABLE
+
+    run_live(main)
+
+
+@pytest.mark.parametrize("other", ["more", "log/replicas/r1", "blocks/metadata/replicas"])
+def test_what_is_no_leftover_of_a_table_stays(other: str) -> None:
+    async def main(bench: Bench) -> None:
+        keeper = await bench.keeper()
+        await create_ancestors(keeper, f"{PATHS.leader_election}/x")
+        await create_ancestors(keeper, f"{PATHS.root}/{other}/x")
+        with pytest.raises(SqlError, match="no replicated table"):
+            await create_replica(keeper, PATHS, PATHS.replica("r1"), new_replica(1), model_definition())
+        assert bench.has(f"{PATHS.root}/{other}") and bench.has(PATHS.leader_election)
+
+    run(main)
+
+
+def test_two_that_find_leftovers_of_a_table_make_one_table() -> None:
+    async def main(bench: Bench) -> None:
+        keeper = await bench.keeper()
+        await create_ancestors(keeper, f"{PATHS.leader_election}/x")
+        await keeper.create(f"{PATHS.leader_election}/leader_election-0", b"all")
+        sessions = [await bench.keeper() for _ in range(4)]
+        made = await asyncio.gather(
+            *(
+                create_replica(session, PATHS, PATHS.replica(f"r{n}"), new_replica(n), model_definition())
+                for n, session in enumerate(sessions, 1)
+            )
+        )
+        assert sorted(each.value for each in made) == ["replica", "replica", "replica", "table"]
+
+    run(main)
+
+
+def test_readers_keep_their_rows_where_something_else_is_in_the_tables_place() -> None:
+    """1. Keeper has lost half of the table. 2. A restore is refused. 3. The rest is removed by hand."""
+
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica("r1")
+        await Inserter(replica.ctx).commit([await replica.write(1)], InsertOptions())
+        await lose_keepers_data(bench, replica)
+        keeper = await bench.keeper()
+        await create_ancestors(keeper, f"{PATHS.root}/log/log-0000000000")
+        for _ in range(2):
+            with pytest.raises(SqlError) as caught:
+                await restore_replica(replica.ctx, keeper, new_replica(1), model_definition())
+            assert caught.value.code == Code.REPLICA_ALREADY_EXISTS
+            assert replica.values() == [1] and not replica.disk.detached
+        await remove_recursive(keeper, PATHS.root)
+        await restore_replica(replica.ctx, await replica.holder.get(), new_replica(1), model_definition())
+        await replica.activate()
+        assert await attach_restored(replica.ctx) == 1
+        assert replica.values() == [1]
+
+    run(main)
+
+
+@pytest.mark.parametrize("structure", list(Structure))
+def test_readers_keep_their_rows_where_a_table_of_another_structure_is_in_their_place(
+    structure: Structure,
+) -> None:
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica("r1")
+        await Inserter(replica.ctx).commit([await replica.write(1)], InsertOptions())
+        await lose_keepers_data(bench, replica)
+        keeper = await bench.keeper()
+        other = model_definition(partition_key="k")
+        new = replace(new_replica(2), metadata=other.metadata.to_bytes())
+        await create_replica(keeper, PATHS, PATHS.replica("r2"), new, other)
+        with pytest.raises(SqlError) as caught:
+            await restore_replica(
+                replica.ctx, keeper, new_replica(1), model_definition(), structure=structure
+            )
+        assert caught.value.code == Code.METADATA_MISMATCH
+        assert replica.values() == [1] and not replica.disk.detached
+
+    run(main)
+
+
+def test_a_replica_that_joins_a_restored_table_keeps_its_parts_for_the_clone() -> None:
+    async def main(bench: Bench) -> None:
+        one, two = await bench.replica("r1"), await bench.replica("r2")
+        (done,) = await Inserter(one.ctx).commit([await one.write(1)], InsertOptions())
+        await two.fetch(done.name, one)
+        await lose_keepers_data(bench, one, two)
+        await restore_replica(one.ctx, await one.holder.get(), new_replica(1), model_definition())
+        assert (
+            await restore_replica(two.ctx, await two.holder.get(), new_replica(2), model_definition())
+            is Created.REPLICA
+        )
+        await two.activate()
+        assert not await is_founder(two.ctx, two.ctx.session())
+        assert await attach_restored(two.ctx) == 0
+        await give_up_restoring(two.ctx, two.ctx.session())
+        assert list(two.disk.detached) == ["all_0_0_0"]
+
+    run(main)

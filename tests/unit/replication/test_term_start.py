@@ -1,0 +1,187 @@
+"""What the start of a replica finds on its disk and in Keeper."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.keeper.base import Create, Op, OpResult
+from engine.keeper.session import RequestKind
+from engine.replication.log_actions import DropRange
+from engine.replication.part_name import drop_range
+from engine.replication.part_store import MergeOptions
+from engine.replication.replica.queue_view import keeper_status
+from engine.replication.replica.switches import Activity
+from engine.testing.replication_disk import Damage
+from tests.unit.replication.support import Bench, P, Replica, simulated
+
+
+async def with_merged_part(bench: Bench) -> Replica:
+    """A replica with two parts, and a staged merge of them."""
+    (one,) = await bench.cluster(1)
+    await one.insert(1)
+    await one.insert(2)
+    await bench.quiet(one)
+    await one.store.merge([P("all_0_0_0"), P("all_1_1_0")], P("all_0_1_1"), MergeOptions())
+    return one
+
+
+@simulated
+async def test_a_staged_part_that_keeper_does_not_know_is_thrown_away_at_start(bench: Bench) -> None:
+    one = await with_merged_part(bench)
+    await one.stop()
+    again = await bench.start("r1", one.disk)
+    assert again.staged == [] and again.active == ["all_0_0_0", "all_1_1_0"]
+
+
+@simulated
+async def test_a_staged_part_that_keeper_knows_is_published_at_start(bench: Bench) -> None:
+    one = await with_merged_part(bench)
+    header = one.store.staged[P("all_0_1_1")].header.to_bytes()
+    await one.stop()
+    for name in one.active:
+        await bench.admin.remove(one.ctx.me.part(P(name)))
+    await bench.admin.create(one.ctx.me.part(P("all_0_1_1")), header)
+    again = await bench.start("r1", one.disk)
+    assert again.active == ["all_0_1_1"] and again.staged == [] and again.values == [1, 2]
+
+
+@simulated
+async def test_a_missing_part_is_fetched_again(bench: Bench) -> None:
+    one, two = await bench.cluster(2)
+    await one.insert(1)
+    await one.insert(2)
+    await bench.quiet(one, two)
+    await two.stop()
+    del two.disk.active[P("all_0_0_0")]
+    again = await bench.start("r2", two.disk)
+    await bench.quiet(one, again)
+    assert again.values == [1, 2] and await bench.parts("r2") == ["all_0_0_0", "all_1_1_0"]
+
+
+@simulated
+async def test_a_missing_part_is_asked_for_once_though_the_reply_is_lost(bench: Bench) -> None:
+    one, two = await bench.cluster(2)
+    await one.insert(1)
+    await bench.quiet(one, two)
+    await two.stop()
+    del two.disk.active[P("all_0_0_0")]
+    again = await bench.start("r2", two.disk, is_awaited=False)
+    again.ctx.switches.stop(Activity.QUEUES)
+    enqueued: list[Sequence[Op]] = []
+    session = await again.holder.get()
+    real = session.multi
+
+    async def losing(ops: Sequence[Op]) -> list[OpResult]:
+        if any(isinstance(op, Create) and op.path == again.ctx.me.queue_prefix for op in ops):
+            enqueued.append(ops)
+            bench.server.lose_next_reply(session.session_id, kind=RequestKind.MULTI)
+        return await real(ops)
+
+    session.multi = losing  # type: ignore[method-assign]
+    await bench.until(lambda: not again.ctx.is_readonly)
+    assert len(enqueued) == 1 and len(await bench.queue("r2")) == 1
+    assert await bench.parts("r2") == []
+    again.ctx.switches.start(Activity.QUEUES)
+    again.ctx.queue_changed.set()
+    await bench.quiet(one, again)
+    assert again.values == [1] and await bench.parts("r2") == ["all_0_0_0"]
+
+
+@simulated
+async def test_few_unexpected_parts_are_moved_aside_and_many_keep_the_replica_read_only(bench: Bench) -> None:
+    (one,) = await bench.cluster(1)
+    for key in range(3):
+        await one.insert(key)
+    await bench.quiet(one)
+    await one.stop()
+    await bench.admin.remove(one.ctx.me.part(P("all_0_0_0")))
+    again = await bench.start("r1", one.disk)
+    assert again.detached == ["ignored_all_0_0_0"] and again.values == [1, 2]
+    await again.stop()
+    await bench.admin.remove(one.ctx.me.part(P("all_1_1_0")))
+    await bench.admin.remove(one.ctx.me.part(P("all_2_2_0")))
+    insane = await bench.start("r1", one.disk, is_awaited=False)
+    await bench.env.sleep(30)
+    assert insane.ctx.is_readonly and "2 rows of 2 total rows" in insane.ctx.readonly_reason
+    assert "(TOO_MANY_UNEXPECTED_DATA_PARTS)" in insane.ctx.readonly_reason
+    assert insane.active == ["all_1_1_0", "all_2_2_0"], "nothing is touched"
+    assert await bench.admin.exists(one.ctx.me.is_active) is None
+    await bench.admin.create(one.ctx.me.force_restore_data)
+    await bench.until(lambda: not insane.ctx.is_readonly)
+    assert insane.active == [] and len(insane.detached) == 3
+    assert await bench.admin.exists(one.ctx.me.force_restore_data) is None
+
+
+@simulated
+async def test_a_replica_whose_parts_keeper_has_forgotten_is_forced_to_be_a_copy_of_another(
+    bench: Bench,
+) -> None:
+    """Not to be without the rows: nothing in the log would bring them again."""
+    one, two = await bench.cluster(2)
+    for key in range(3):
+        await one.insert(key)
+    await bench.quiet(one, two)
+    await two.stop()
+    for part in await bench.parts("r2"):
+        await bench.admin.remove(two.ctx.me.part(P(part)))
+    await one.insert(3)
+    again = await bench.start("r2", two.disk, is_awaited=False)
+    await bench.until(lambda: "3 rows of 3 total rows" in again.ctx.readonly_reason)
+    status = await keeper_status(again.ctx, bench.admin)
+    assert "(TOO_MANY_UNEXPECTED_DATA_PARTS)" in status.exception
+    await bench.admin.create(two.ctx.me.force_restore_data)
+    await bench.until(lambda: not again.ctx.is_readonly)
+    await bench.quiet(one, again)
+    assert again.values == one.values == [0, 1, 2, 3] and again.detached == []
+    assert await bench.parts("r2") == await bench.parts("r1")
+    assert (await bench.admin.get(two.ctx.me.is_lost)).data == b"0"
+
+
+@simulated
+async def test_too_many_broken_parts_keep_the_replica_read_only_until_it_is_forced(bench: Bench) -> None:
+    await _two_parts_are_broken(bench, "max_suspicious_broken_parts", "Suspiciously many (2) broken parts")
+
+
+@simulated
+async def test_too_many_broken_bytes_keep_the_replica_read_only_until_it_is_forced(bench: Bench) -> None:
+    await _two_parts_are_broken(
+        bench, "max_suspicious_broken_parts_bytes", "Suspiciously big size (2 parts, "
+    )
+
+
+async def _two_parts_are_broken(bench: Bench, setting: str, text: str) -> None:
+    one, two = await bench.cluster(2)
+    for key in range(3):
+        await one.insert(key)
+    await bench.quiet(one, two)
+    await two.stop()
+    for number in range(2):
+        two.disk.damage(P(f"all_{number}_{number}_0"), Damage.TRUNCATION, 3)
+    again = await bench.start("r2", two.disk, is_awaited=False, settings={setting: 1})
+    await bench.env.sleep(20)
+    assert again.ctx.is_readonly and text in again.ctx.readonly_reason
+    await again.table.stop()
+    await again.table.start(force=True)
+    await bench.quiet(one, again)
+    assert again.values == [0, 1, 2]
+    assert len([name for name in again.detached if name.startswith("broken-on-start")]) == 2
+
+
+@simulated
+async def test_parts_of_an_interrupted_drop_are_neither_missing_nor_unexpected(bench: Bench) -> None:
+    """1. r2 has a DROP_RANGE in its queue. 2. It dies between the disk and Keeper. 3. It starts again."""
+    one, two = await bench.cluster(2)
+    await one.insert(1)
+    await one.insert(2)
+    await bench.quiet(one, two)
+    two.ctx.switches.stop(Activity.QUEUES)
+    span = drop_range("all", 2)
+    assert span is not None
+    await bench.log(DropRange(span))
+    await bench.until(lambda: len(two.ctx.queue.entries) == 1)
+    await two.stop()
+    del two.disk.active[P("all_0_0_0")]
+    await bench.admin.remove(two.ctx.me.part(P("all_1_1_0")))
+    again = await bench.start("r2", two.disk)
+    await bench.quiet(one, again)
+    assert again.active == [] and again.detached == [] and await bench.parts("r2") == []
