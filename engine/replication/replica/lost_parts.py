@@ -4,7 +4,9 @@ Safety argument. The caller has found, after a sync and with the whole log copie
 not, has the part in `parts/`, nor one covering it, nor what it could be made of. The ids of its blocks go
 first: a repeated insert must not be swallowed by what is gone.
 
-An empty part is staged and committed as a produced one is; the multi counts it in `lost_part_count`.
+An empty part is staged and committed as a produced one is; the multi counts it in `lost_part_count`. It is in
+flight from the moment at which the caller has seen that an entry needs it and that nobody makes or drops it:
+what would do so then waits.
 
 Where none can be made, because nothing says which value the partition's id stands for, and no replica has any
 part of that partition, nothing is left that an empty part would stand between: one multi puts a DROP_PART of
@@ -39,15 +41,13 @@ log = logging.getLogger(__name__)
 async def replace_lost(ctx: ReplicaContext, keeper: Keeper, part: PartName) -> bool:
     """Whether it is done; false if something changed meanwhile. Raises SqlError 48 where neither way is
     open."""
-    producer = ctx.queue.producer_of(part)
-    if producer is not None:
-        producer.is_executing = True
     try:
-        await cleanup_blocks.forget_blocks(keeper, ctx.paths, part)
-        extra = await _count_lost(ctx, keeper)
-        if part not in ctx.store.staged:
-            await ctx.store.stage_empty(part)
-        await commit_produced(ctx, part, extra=extra)
+        async with ctx.in_flight.hold(part):
+            await cleanup_blocks.forget_blocks(keeper, ctx.paths, part)
+            extra = await _count_lost(ctx, keeper)
+            if part not in ctx.store.staged:
+                await ctx.store.stage_empty(part)
+            await commit_produced(ctx, part, extra=extra)
     except SqlError as error:
         if error.code != Code.NOT_IMPLEMENTED or await _is_anything_left(ctx, keeper, part.partition_id):
             raise
@@ -56,10 +56,6 @@ async def replace_lost(ctx: ReplicaContext, keeper: Keeper, part: PartName) -> b
         log.error("replica.part_lost table=%s part=%s: dropped, as its partition is empty", ctx.name, part)
     else:
         log.error("replica.part_lost table=%s part=%s: replaced with an empty part", ctx.name, part)
-    finally:
-        if producer is not None:
-            ctx.queue.finished(producer)
-            ctx.queue_changed.set()
     return True
 
 

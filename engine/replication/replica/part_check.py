@@ -221,6 +221,9 @@ async def _check_missing(ctx: ReplicaContext, keeper: Keeper, part: PartName) ->
         return Checked(part, Verdict.AWAITED, "its insert waits for a quorum")
     if await quorum.is_failed(ctx, part):  # read after the pending ones: it moves from there to here
         return Checked(part, Verdict.FINE, "its quorum was given up")
+    is_taken = part in ctx.in_flight or _is_in_use(ctx, part) or ctx.queue.is_to_be_dropped(part)
+    if is_taken or not _is_needed(ctx, part):
+        return Checked(part, Verdict.AGAIN, "it was made or dropped while it was looked for")
     if not await lost_parts.replace_lost(ctx, keeper, part):
         return Checked(part, Verdict.AGAIN, "something changed while it was given up")
     return Checked(part, Verdict.LOST, "no replica has it")

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from engine.errors import Code, SqlError
+from engine.keeper.base import Keeper
+from engine.replication.commands.partitions import truncate
 from engine.replication.log_actions import DropRange, MergeParts
 from engine.replication.part_name import PartName
 from engine.replication.part_store import Part
 from engine.replication.quorum import LastQuorumParts
+from engine.replication.replica import part_check
+from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.merge_assigner import Assigned, assign
 from engine.replication.replica.merge_predicate import load_predicate
 from engine.replication.replica.switches import Activity
@@ -114,3 +120,38 @@ async def assign_merge(replica: LiveReplica) -> None:
     sources = (P("hash_0_0_0"), P("hash_1_1_0"))
     merge = MergeParts(sources, P("hash_0_1_1"))
     assert isinstance(await assign(replica.ctx, replica.ctx.session(), predicate, [merge]), Assigned)
+
+
+@pytest.mark.parametrize("is_emptied", [True, False])
+def test_what_was_dropped_while_it_was_looked_for_is_not_replaced(
+    monkeypatch: pytest.MonkeyPatch, is_emptied: bool
+) -> None:
+    asked, may_go_on = asyncio.Event(), asyncio.Event()
+    may_be_merged = part_check._may_be_merged_elsewhere
+
+    async def slowly(ctx: ReplicaContext, keeper: Keeper, part: PartName) -> bool:
+        asked.set()
+        await may_go_on.wait()
+        return await may_be_merged(ctx, keeper, part)
+
+    async def main(live: Live) -> None:
+        one, two = [await live.replica(name) for name in ("r1", "r2")]
+        two.ctx.switches.stop(Activity.FETCHES)
+        await one.insert(0)
+        one.disk.active.clear()
+        await live.crash("r1")
+        monkeypatch.setattr(part_check, "_may_be_merged_elsewhere", slowly)
+        two.ctx.switches.start(Activity.FETCHES)
+        two.ctx.queue_changed.set()
+        await asked.wait()
+        if is_emptied:
+            await truncate(two.ctx)
+            while one.ctx.queue.entries or two.ctx.queue.entries:
+                await live.env.sleep(1)
+        may_go_on.set()
+        await live.env.sleep(60)
+        await live.quiet()
+        assert (live.data(PATHS.lost_part_count) == b"") is is_emptied
+        assert one.parts() == two.parts() == one.parts_in_keeper() == two.parts_in_keeper() == []
+
+    run(main)
