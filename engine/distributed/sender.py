@@ -36,6 +36,7 @@ from engine.distributed.spool_names import BROKEN, alone_name, file_name
 from engine.distributed.spool_table import TableSpool, size_of
 from engine.env import Env
 from engine.errors import Code, Corrupt, OnclusterError, SqlError
+from engine.lifetime import end_if_cancelled
 
 log = logging.getLogger(__name__)
 
@@ -144,7 +145,8 @@ class DirectorySender:
             if not self._is_blocked():
                 try:
                     await self.send_all()
-                except Exception as error:  # nobody else would send it before the next start
+                except Exception as error:  # a defect, too: nobody else would send it before the next start
+                    end_if_cancelled()
                     if not isinstance(error, OnclusterError | OSError):
                         log.exception("distributed.not_sent directory=%s", self.directory)
                     await self._env.sleep(self._pause_s())
