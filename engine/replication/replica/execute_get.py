@@ -24,14 +24,11 @@ from engine.replication.replica import peers, quorum
 from engine.replication.replica.commit_part import Agreed, commit_produced
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.execution import Postponed
+from engine.replication.replica.own_detached import stage_own_detached
 from engine.replication.replica.queue import QueuedEntry
 from engine.replication.replica.switches import Activity
 
 log = logging.getLogger(__name__)
-
-_MAX_DETACHED_TRIED = 16
-_OWN_PREFIXES = ("", "restoring")
-"""What a user detached, and what SYSTEM RESTORE REPLICA did."""
 
 
 async def execute(ctx: ReplicaContext, queued: QueuedEntry) -> None:
@@ -167,27 +164,9 @@ async def _fetch(ctx: ReplicaContext, holder: peers.Holder) -> None:
 
 async def _attach_own(ctx: ReplicaContext, action: AttachPart) -> bool:
     """Take the part from `detached/` if something there has the right checksum and is whole."""
-    checksum = action.checksum.lower()
-    candidates = [
-        each
-        for each in await ctx.store.detached_with(checksum)
-        if each.prefix in _OWN_PREFIXES
-        and each.name is not None
-        and each.name.partition_id == action.part.partition_id
-    ]
-    candidates.sort(key=lambda each: (each.name != action.part, each.directory))
-    for candidate in candidates[:_MAX_DETACHED_TRIED]:
-        try:
-            staged = await ctx.store.stage_detached(candidate.directory, action.part)
-        except (PartDiffers, SqlError) as error:
-            log.info(
-                "replica.detached_unfit table=%s directory=%s error=%s", ctx.name, candidate.directory, error
-            )
-            continue
-        if staged.digest.hash_text != checksum:  # somebody has put another one there meanwhile
-            await ctx.store.discard(action.part)
-            continue
-        await commit_produced(ctx, action.part)
-        await ctx.store.remove_detached(candidate.directory)
-        return True
-    return False
+    directory = await stage_own_detached(ctx, action.part, action.checksum)
+    if directory is None:
+        return False
+    await commit_produced(ctx, action.part)
+    await ctx.store.remove_detached(directory)
+    return True

@@ -9,7 +9,8 @@ Safety argument. The queue starts nothing inside the range any more while the en
    `parts/`. A crash in between leaves `parts/` with names of missing parts under a range that is still
    queued: at start they are left to this entry, which does the rest.
    Replace: the new parts are staged, then one multi puts them into `parts/` and takes out the range, then
-   one publication does the same for readers.
+   one publication does the same for readers. They are copies of the other table's parts on this node, else
+   fetched; what nobody has any more may still lie in `detached/`, where SYSTEM RESTORE REPLICA put it.
    Both: what an insert whose answer is missing has left staged in the range is thrown away; its transaction
    was executed before the range was given out, or cannot be any more: its block number was taken away.
 3. The runner removes the entry. All of it may be repeated until then.
@@ -36,6 +37,7 @@ from engine.replication.part_store import Fate
 from engine.replication.replica import peers, quorum
 from engine.replication.replica.commit_part import commit_parts
 from engine.replication.replica.context import ReplicaContext
+from engine.replication.replica.own_detached import stage_own_detached
 from engine.replication.replica.queue import QueuedEntry
 
 log = logging.getLogger(__name__)
@@ -72,6 +74,7 @@ async def replace_range(ctx: ReplicaContext, queued: QueuedEntry) -> None:
         if active.get_containing(result) is None
     ]
     parts: list[PartName] = []
+    taken: list[str] = []
     for source, result, checksum in wanted:
         if any(part.contains(result) for part in parts):
             continue
@@ -79,6 +82,9 @@ async def replace_range(ctx: ReplicaContext, queued: QueuedEntry) -> None:
             parts.append(result)
         elif (fetched := await _fetch(ctx, queued, result)) is not None:
             parts.append(fetched)
+        elif (directory := await stage_own_detached(ctx, result, checksum)) is not None:
+            parts.append(result)
+            taken.append(directory)
         elif not ctx.queue.is_to_be_dropped(result):
             raise SqlError(
                 Code.NO_REPLICA_HAS_PART, f"No active replica has part {result} or a covering part"
@@ -91,6 +97,8 @@ async def replace_range(ctx: ReplicaContext, queued: QueuedEntry) -> None:
     kept = [part for part in action.results if part in ctx.store.active]
     if parts or kept:
         await commit_parts(ctx, [*kept, *parts], replacing=span)
+        for directory in taken:
+            await ctx.store.remove_detached(directory)
     elif span is not None:
         await ctx.store.remove(sorted(part for part in ctx.store.active if span.contains(part)))
         await forget_parts(ctx, ctx.session(), span)

@@ -260,6 +260,29 @@ def test_a_partition_is_replaced_by_that_of_a_plain_table() -> None:
     run(main)
 
 
+def test_what_nobody_has_any_more_is_taken_from_detached() -> None:
+    """As after RESTORE REPLICA of those that had the copies, where the other table is gone."""
+
+    async def main(live: Live) -> None:
+        one, two = await live.cluster(2)
+        await one.insert(1)
+        await live.quiet()
+        await two.stop()
+        await live.plain_table("source", ("all", [{"k": 10, "v": 1}]), ("all", [{"k": 11, "v": 1}]))
+        for new in await partitions.replace_partition(one.ctx, "all", "d", "source"):
+            two.disk.detached[str(new)] = one.disk.active[new]
+        live.others.clear()
+        await one.stop()
+        two.begin()
+        await two.start()
+        await live.quiet(two)
+        assert two.keys() == [10, 11]
+        assert two.parts() == two.parts_in_keeper()
+        assert not two.disk.detached
+
+    run(main)
+
+
 def test_replacing_an_empty_partition_or_by_an_empty_one() -> None:
     async def main(live: Live) -> None:
         replicas = await live.cluster(2)
