@@ -142,7 +142,7 @@ class DirectFetches:
         """Whether nothing is to be done before, and nothing is stopped."""
         ctx = self._ctx
         stopped = (Activity.FETCHES, Activity.QUEUES, Activity.PULLING)
-        return not ctx.queue.entries and not any(map(ctx.switches.is_stopped, stopped))
+        return not len(ctx.queue) and not any(map(ctx.switches.is_stopped, stopped))
 
     def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.create_task(work)

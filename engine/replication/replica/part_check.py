@@ -111,9 +111,8 @@ async def check_part(ctx: ReplicaContext, part: PartName) -> Checked:
 
 def _is_in_use(ctx: ReplicaContext, part: PartName) -> bool:
     return ctx.queue.is_in_production(part) or any(
-        queued.is_executing
-        and (part in queued.sources or (queued.dropped_range and queued.dropped_range.contains(part)))
-        for queued in ctx.queue.entries
+        part in queued.sources or (queued.dropped_range and queued.dropped_range.contains(part))
+        for queued in ctx.queue.executing
     )
 
 

@@ -13,102 +13,20 @@ Source: ClickHouse's ReplicatedMergeTreeQueue.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+import itertools
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from engine.errors import MalformedEntry
-from engine.replication.log_actions import (
-    AttachPart,
-    DropRange,
-    GetPart,
-    MergeParts,
-    MutatePart,
-    ReplaceRange,
-)
-from engine.replication.log_entry import LogEntry
+from engine.replication.log_actions import DropRange, ReplaceRange
 from engine.replication.mutation_entry import MutationEntry
 from engine.replication.part_name import PartName
 from engine.replication.part_set import ActivePartSet
-from engine.replication.paths import sequence_number
 from engine.replication.replica import queue_rules
 from engine.replication.replica.mutation_book import MutationBook, MutationState
+from engine.replication.replica.queue_entries import QueueEntries
+from engine.replication.replica.queued_entry import Limits, Place, QueuedEntry
 
-__all__ = ["Limits", "MutationState", "QueuedEntry", "ReplicaQueue"]
-
-
-@dataclass(slots=True, eq=False)
-class QueuedEntry:
-    """An entry and what became of it so far. `name` is the znode's in `queue/`, `raw` its bytes; times are
-    Unix seconds. Tries and postponements are kept in memory only, as in ClickHouse."""
-
-    name: str
-    entry: LogEntry
-    raw: bytes
-    is_executing: bool = False
-    num_tries: int = 0
-    last_error: str = ""
-    last_error_s: float = 0.0
-    last_attempt_s: float = 0.0
-    num_postponed: int = 0
-    postpone_reason: str = ""
-    last_postpone_s: float = 0.0
-    not_before_s: float = 0.0
-    """Back-off after a failure, on the monotonic clock."""
-    pause_s: float = 0.0
-    """How long it pauses if its executor postpones it; for less than a moment if 0."""
-    actual_part: PartName | None = None
-    """What is really being made: a part that covers the one asked for."""
-    wanted_part: PartName | None = None
-    """What it would make instead, as soon as nobody makes anything inside it any more."""
-    has_just_wanted: bool = False
-    """In the execution under way, or the one that ended last."""
-    is_made: bool = False
-    """Its result is staged, and waits for Keeper and to be shown to readers: no more work than that."""
-    is_given_up: bool = False
-    """Executed, and what it was to make will never be: its quorum was not reached."""
-    on_finished: list[Callable[[], None]] = field(default_factory=list)
-    """Called once when it does not execute any more."""
-
-    @property
-    def number(self) -> int:
-        """Its place in the order of the log."""
-        return sequence_number(self.name) or 0
-
-    @property
-    def new_parts(self) -> tuple[PartName, ...]:
-        """The parts it is making, or would make."""
-        made = self.entry.new_parts
-        return made if self.actual_part is None else (*made, self.actual_part)
-
-    @property
-    def dropped_range(self) -> PartName | None:
-        """The range, or the part, that it takes away."""
-        action = self.entry.action
-        if isinstance(action, DropRange) or (isinstance(action, ReplaceRange) and action.drops):
-            return action.range
-        return None
-
-    @property
-    def sources(self) -> tuple[PartName, ...]:
-        """The parts it makes its result of."""
-        match self.entry.action:
-            case MergeParts(sources):
-                return sources
-            case MutatePart(source):
-                return (source,)
-            case _:
-                return ()
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What the runner may start now."""
-
-    now_monotonic_s: float = 0.0
-    merges_stopped: bool = False
-    fetches_stopped: bool = False
-    free_fetches: int = 8
-    free_merges: int = 4
+__all__ = ["Limits", "MutationState", "Place", "QueuedEntry", "ReplicaQueue"]
 
 
 class ReplicaQueue:
@@ -117,7 +35,7 @@ class ReplicaQueue:
     def __init__(self) -> None:
         self.virtual_parts: ActivePartSet = ActivePartSet()
         self.current_parts: ActivePartSet = ActivePartSet()
-        self._entries: list[QueuedEntry] = []
+        self._entries = QueueEntries()
         self._mutations = MutationBook()
         self.mutation_pointer = -1
         """The last mutation up to which this replica has done all, as Keeper has it; -1 for none."""
@@ -128,7 +46,7 @@ class ReplicaQueue:
         """Forget everything; `parts` are those of the replica in Keeper. Raises PartsIntersect."""
         self.current_parts = ActivePartSet(parts)
         self.virtual_parts = self.current_parts.copy()
-        self._entries = []
+        self._entries = QueueEntries()
         self._mutations.clear()
         self.mutation_pointer = -1
 
@@ -137,7 +55,7 @@ class ReplicaQueue:
         `virtual_parts`. Raises PartsIntersect."""
         if queued.dropped_range is not None:
             self.virtual_parts.add(queued.dropped_range)
-            self._entries.insert(0, queued)
+            self._entries.prepend(queued)
         else:
             self._entries.append(queued)
         for part in queued.entry.new_parts:
@@ -151,7 +69,7 @@ class ReplicaQueue:
     def forget(self, part: PartName) -> None:
         """A part that the replica has no more, and will not have, without an entry saying so."""
         self.current_parts.remove(part)
-        if not any(part in queued.entry.new_parts for queued in self._entries):
+        if not self._entries.makers(part):
             self._remove_virtual(part)
 
     def remove(self, queued: QueuedEntry, *, is_done: bool) -> None:
@@ -186,19 +104,18 @@ class ReplicaQueue:
     def choose(self, limits: Limits, *, now_s: float) -> QueuedEntry | None:
         """The first entry that may run, marked as executing; the reason is noted on each one passed over.
 
-        An entry that had its chance goes to the end, so that one that fails again and again is in nobody's
-        way.
+        An entry that had its chance goes to the end. Of those that need a place of which none is left only
+        the first is looked at: thousands may stand behind it.
         """
-        around = queue_rules.Surroundings.of(self._entries)
-        for queued in self._entries:
-            if queued.is_executing:
-                continue
+        around = self._entries.surroundings()
+        full = queue_rules.full_places(limits)
+        first = [queued for place in full if (queued := self._entries.first_waiting(place)) is not None]
+        others = self._entries.waiting(place for place in Place if place not in full)
+        for queued in itertools.chain(first, others):
             reason = queue_rules.reason_to_wait(queued, around, self._mutations, limits)
             if not reason:
-                queued.is_executing = True
                 queued.last_attempt_s = now_s
-                self._entries.remove(queued)
-                self._entries.append(queued)
+                self._entries.execute(queued)
                 return queued
             queued.num_postponed += 1
             queued.postpone_reason = reason
@@ -210,21 +127,21 @@ class ReplicaQueue:
 
         Returns the reason if it must not: somebody else is at it, or it is to be dropped. Empty: it may.
         """
-        around = queue_rules.Surroundings.of(self._entries)
+        around = self._entries.surroundings()
         reason = queue_rules.reason_against(part, queued, around)
-        queued.wanted_part, queued.has_just_wanted = None, False
+        queued.has_just_wanted = bool(reason) and queue_rules.is_being_made(part, queued, around)
+        self._entries.want(queued, part if queued.has_just_wanted else None)
         if not reason:
             queued.actual_part = part
-        elif queue_rules.is_being_made(part, queued, around):
-            queued.wanted_part, queued.has_just_wanted = part, True
         return reason
 
     def finished(self, queued: QueuedEntry) -> None:
         """It does not execute any more (whatever came of it)."""
-        queued.is_executing = queued.is_made = False
+        self._entries.finish(queued)
+        queued.is_made = False
         queued.actual_part = None
         if not queued.has_just_wanted:
-            queued.wanted_part = None
+            self._entries.want(queued, None)
         queued.has_just_wanted = False
         callbacks, queued.on_finished = queued.on_finished, []
         for callback in callbacks:
@@ -257,66 +174,58 @@ class ReplicaQueue:
         """Executing entries that make something with a block number of `span`'s."""
         return [
             queued
-            for queued in self._entries
-            if queued is not besides
-            and queued.is_executing
-            and any(part.intersects(span) for part in queued.new_parts)
+            for queued in self._entries.executing
+            if queued is not besides and any(part.intersects(span) for part in queued.new_parts)
         ]
 
     # -- looking -------------------------------------------------------------------------------------------
 
     @property
     def entries(self) -> Sequence[QueuedEntry]:
+        """In the order in which they have their chance. A copy: for many entries ask for what is kept."""
         return tuple(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def executing(self) -> Collection[QueuedEntry]:
+        return tuple(self._entries.executing)
 
     def is_in_production(self, part: PartName) -> bool:
         """Whether an executing entry makes `part`, something inside it, or something that contains it."""
         return any(
             made.contains(part) or part.contains(made)
-            for queued in self._entries
-            if queued.is_executing
+            for queued in self._entries.executing
             for made in queued.new_parts
         )
 
     def producer_of(self, part: PartName) -> QueuedEntry | None:
         """An entry that makes exactly this part."""
-        return next((queued for queued in self._entries if part in queued.entry.new_parts), None)
+        return next(iter(self._entries.makers(part)), None)
 
     def is_to_be_dropped(self, part: PartName) -> bool:
         """Whether an entry waits or runs that takes `part` away."""
         return any(
             queued.dropped_range is not None and queued.dropped_range.contains(part)
-            for queued in self._entries
+            for queued in self._entries.dropping(part.partition_id)
         )
 
     def count(self, *kinds: type) -> int:
         """Entries whose action is of one of these classes of `log_actions`."""
-        return sum(isinstance(queued.entry.action, kinds) for queued in self._entries)
+        return self._entries.count(*kinds)
 
-    def count_executing(self, *kinds: type) -> int:
-        """As `count`, of those that execute."""
-        return sum(isinstance(queued.entry.action, kinds) for queued in self._entries if queued.is_executing)
+    def count_executing(self, place: Place | None = None) -> int:
+        """Those that execute; of one place, or all."""
+        return sum(place is None or queued.place is place for queued in self._entries.executing)
 
-    def count_making(self, *kinds: type) -> int:
+    def count_making(self, place: Place) -> int:
         """As `count_executing`, without those whose result is made."""
-        return sum(
-            isinstance(queued.entry.action, kinds)
-            for queued in self._entries
-            if queued.is_executing and not queued.is_made
-        )
+        return sum(queued.place is place and not queued.is_made for queued in self._entries.executing)
 
     def oldest_insert(self, *, besides: Collection[QueuedEntry] = ()) -> str:
         """The least create time of the inserts that are not here yet; empty if there are none."""
-        return min(
-            (
-                queued.entry.create_time
-                for queued in self._entries
-                if isinstance(queued.entry.action, GetPart | AttachPart)
-                and queued.entry.create_time
-                and queued not in besides
-            ),
-            default="",
-        )
+        return self._entries.oldest_insert(besides=besides)
 
     # -- mutations -----------------------------------------------------------------------------------------
 

@@ -16,17 +16,12 @@ Source: ClickHouse's ReplicatedMergeTreeQueue and AlterSequence.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from engine.replication.log_actions import (
-    Action,
     AlterMetadata,
-    AttachPart,
-    ClonePartFromShard,
     DropRange,
-    GetPart,
     MergeParts,
     MutatePart,
     RangeFate,
@@ -34,48 +29,35 @@ from engine.replication.log_actions import (
 )
 from engine.replication.part_name import PartName
 from engine.replication.replica.mutation_book import MutationBook
-
-if TYPE_CHECKING:
-    from engine.replication.replica.queue import Limits, QueuedEntry
+from engine.replication.replica.queued_entry import Limits, Place, QueuedEntry
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """The entries that others have to wait for: few, even where the queue is long."""
 
-    executing: tuple[QueuedEntry, ...]
-    dropping: Mapping[str, Sequence[QueuedEntry]]
+    executing: Collection[QueuedEntry]
+    dropping: Mapping[str, Collection[QueuedEntry]]
     """By partition, those that drop or replace, waiting or running."""
-    alters: tuple[AlterMetadata, ...]
-    wanting: tuple[QueuedEntry, ...] = ()
+    alters: Collection[AlterMetadata]
+    wanting: Collection[QueuedEntry]
     """For each part that entries want to make instead of their own, the first of those entries."""
 
-    @classmethod
-    def of(cls, entries: Iterable[QueuedEntry]) -> Surroundings:
-        executing: list[QueuedEntry] = []
-        dropping: dict[str, list[QueuedEntry]] = {}
-        alters: list[AlterMetadata] = []
-        wanting: dict[PartName, QueuedEntry] = {}
-        for queued in entries:
-            action = queued.entry.action
-            if queued.is_executing:
-                executing.append(queued)
-            if queued.wanted_part is not None:
-                first = wanting.setdefault(queued.wanted_part, queued)
-                if queued.number < first.number:
-                    wanting[queued.wanted_part] = queued
-            if isinstance(action, DropRange | ReplaceRange):
-                dropping.setdefault(action.range.partition_id, []).append(queued)
-            elif isinstance(action, AlterMetadata):
-                alters.append(action)
-        return cls(tuple(executing), dropping, tuple(alters), tuple(wanting.values()))
+
+def full_places(limits: Limits) -> Collection[Place]:
+    """Of what there is no place left, so that nothing that needs one has to be looked at."""
+    is_full = {
+        Place.FETCH: limits.free_fetches <= 0 and not limits.fetches_stopped,
+        Place.MERGE: limits.free_merges <= 0 and not limits.merges_stopped,
+    }
+    return [place for place, full in is_full.items() if full]
 
 
 def reason_to_wait(queued: QueuedEntry, around: Surroundings, mutations: MutationBook, limits: Limits) -> str:
     """Why `queued` may not run now; empty if it may."""
     if queued.not_before_s > limits.now_monotonic_s:
         return queued.postpone_reason or f"Not executing {_what(queued)} for a while because it failed"
-    if reason := _reason_of_limits(queued.entry.action, limits):
+    if reason := _reason_of_limits(queued.place, limits):
         return reason
     span = queued.dropped_range
     if span is not None and (reason := _reason_against_dropping(queued, span, around)):
@@ -98,14 +80,14 @@ def reason_to_wait(queued: QueuedEntry, around: Surroundings, mutations: Mutatio
     return ""
 
 
-def _reason_of_limits(action: Action, limits: Limits) -> str:
-    """Asked first, and in words that need no entry: thousands of entries may wait for one free place."""
-    if isinstance(action, GetPart | AttachPart | ClonePartFromShard):
+def _reason_of_limits(place: Place, limits: Limits) -> str:
+    """Asked first, and in words that need no entry."""
+    if place is Place.FETCH:
         if limits.fetches_stopped:
             return "Not executing because fetches are stopped now"
         if limits.free_fetches <= 0:
             return "Not executing because as many parts are fetched now as may be at once"
-    elif isinstance(action, MergeParts | MutatePart):
+    elif place is Place.MERGE:
         if limits.merges_stopped:
             return "Not executing because merges and mutations are stopped now"
         if limits.free_merges <= 0:

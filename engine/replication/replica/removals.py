@@ -77,10 +77,8 @@ class Removals:
 
     def _is_urgent(self) -> bool:
         """Merges, mutations and ranges wait for what they need."""
-        entries = self._ctx.queue.entries
-        return len(self._waiting) >= _ENOUGH or not all(
-            isinstance(queued.entry.action, GetPart | AttachPart) for queued in entries
-        )
+        queue = self._ctx.queue
+        return len(self._waiting) >= _ENOUGH or len(queue) > queue.count(GetPart, AttachPart)
 
     async def _send(self, batch: Sequence[QueuedEntry]) -> None:
         ctx = self._ctx

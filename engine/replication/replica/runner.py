@@ -40,7 +40,7 @@ from engine.replication.replica.execute_alter import execute_alter
 from engine.replication.replica.execute_merge import execute_merge
 from engine.replication.replica.execute_mutate import execute_mutate
 from engine.replication.replica.execution import Postponed, TermOver
-from engine.replication.replica.queue import Limits, QueuedEntry
+from engine.replication.replica.queue import Limits, Place, QueuedEntry
 from engine.replication.replica.removals import Removals
 from engine.replication.replica.switches import Activity
 
@@ -58,13 +58,8 @@ IDLE_PAUSE_S = 5.0
 """How long nothing is looked for when nothing could run; entries, results and switches wake earlier."""
 FIRST_BACK_OFF_S = 0.001
 """Doubles with each failure, as in ClickHouse (2^tries milliseconds)."""
-MAX_BACK_OFF_FETCH_S = 60.0
-MAX_BACK_OFF_MERGE_S = 60.0
-MAX_BACK_OFF_S = 300.0
+MAX_BACK_OFF_S = {Place.FETCH: 60.0, Place.MERGE: 60.0, Place.NONE: 300.0}
 POSTPONED_PAUSE_S = 0.2
-
-_FETCHES = (GetPart, AttachPart, ClonePartFromShard)
-_MERGES = (MergeParts, MutatePart)
 
 
 async def run(ctx: ReplicaContext) -> None:
@@ -84,15 +79,16 @@ def _choose(ctx: ReplicaContext) -> QueuedEntry | None:
     queue, switches = ctx.queue, ctx.switches
     if switches.is_stopped(Activity.QUEUES):
         return None
-    if sum(queued.is_executing for queued in queue.entries) >= MAX_EXECUTING:
+    if queue.count_executing() >= MAX_EXECUTING:
         return None
     limits = Limits(
         now_monotonic_s=ctx.env.monotonic_s(),
         merges_stopped=switches.is_stopped(Activity.MERGES),
         fetches_stopped=switches.is_stopped(Activity.FETCHES),
-        free_fetches=MAX_FETCHES - queue.count_executing(*_FETCHES),
+        free_fetches=MAX_FETCHES - queue.count_executing(Place.FETCH),
         free_merges=min(
-            MAX_MERGES - queue.count_making(*_MERGES), MAX_MERGES_UNDER_WAY - queue.count_executing(*_MERGES)
+            MAX_MERGES - queue.count_making(Place.MERGE),
+            MAX_MERGES_UNDER_WAY - queue.count_executing(Place.MERGE),
         ),
     )
     return queue.choose(limits, now_s=ctx.env.now_s())
@@ -100,7 +96,7 @@ def _choose(ctx: ReplicaContext) -> QueuedEntry | None:
 
 async def _wait(ctx: ReplicaContext) -> None:
     """Until something happens, or the first of the entries that failed may try again."""
-    if not ctx.queue.entries:
+    if not len(ctx.queue):
         await ctx.queue_changed.wait()
         return
     now_s = ctx.env.monotonic_s()
@@ -141,11 +137,7 @@ def _failed(ctx: ReplicaContext, queued: QueuedEntry, error: OnclusterError | OS
     queued.num_tries += 1
     queued.last_error = error.display_text if isinstance(error, SqlError) else str(error)
     queued.last_error_s = ctx.env.now_s()
-    if isinstance(queued.entry.action, _FETCHES):
-        longest_s = MAX_BACK_OFF_FETCH_S
-    else:
-        longest_s = MAX_BACK_OFF_MERGE_S if isinstance(queued.entry.action, _MERGES) else MAX_BACK_OFF_S
-    pause_s = min(FIRST_BACK_OFF_S * 2 ** min(queued.num_tries, 40), longest_s)
+    pause_s = min(FIRST_BACK_OFF_S * 2 ** min(queued.num_tries, 40), MAX_BACK_OFF_S[queued.place])
     queued.not_before_s = ctx.env.monotonic_s() + pause_s
     queued.postpone_reason = f"Not executing log entry {queued.name} for a while because it failed"
     log.warning(

@@ -182,12 +182,13 @@ def test_the_limits_are_on_fetches_and_on_merges_apart() -> None:
     mutating = put(queue, MutatePart(P("b_0_0_0"), P("b_0_0_0_4")))
     dropping = put(queue, drop("c", 7))
     assert chosen(queue, free_fetches=0, free_merges=0) == [dropping]
-    assert "fetched" in fetching.postpone_reason and "fetched" in attaching.postpone_reason
-    assert "merged" in merging.postpone_reason and "merged" in mutating.postpone_reason
+    assert "fetched" in fetching.postpone_reason and "merged" in merging.postpone_reason
+    assert attaching.num_postponed == mutating.num_postponed == 0, "they stand behind those two"
     assert chosen(queue, fetches_stopped=True, merges_stopped=True) == []
-    assert "fetches are stopped" in fetching.postpone_reason
-    assert "merges and mutations are stopped" in merging.postpone_reason
-    assert fetching.num_postponed == 2
+    for stopped in (fetching, attaching):
+        assert "fetches are stopped" in stopped.postpone_reason
+    for stopped in (merging, mutating):
+        assert "merges and mutations are stopped" in stopped.postpone_reason
 
 
 def test_an_entry_that_failed_waits_and_then_stands_behind_the_others() -> None:

@@ -215,11 +215,7 @@ def mutation_rows(ctx: ReplicaContext) -> Iterable[Mapping[str, object]]:
             "block_numbers.partition_id": [partition_id for partition_id, _ in numbers],
             "block_numbers.number": [block for _, block in numbers],
             "parts_in_progress_names": [
-                str(part)
-                for queued in ctx.queue.entries
-                if queued.is_executing
-                for part in queued.sources
-                if str(part) in to_do
+                str(part) for queued in ctx.queue.executing for part in queued.sources if str(part) in to_do
             ],
             "parts_to_do_names": to_do,
             "parts_to_do": len(to_do),
