@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID, uuid5
 
 from engine.config.model import Cluster, DistributedDdl, Topology
@@ -152,7 +152,6 @@ def prepare(
     sql = without_output_clauses(sql)
     statement = parse_statement(sql)
     _check_kind(statement)
-    refuse_backups(statement)
     if not allow_distributed_ddl or settings.get("allow_distributed_ddl", "1") in ("0", "false"):
         raise SqlError(Code.QUERY_IS_PROHIBITED, "Distributed DDL queries are prohibited for the user")
     if not replicated_ddl_enabled and statement.kind is not StatementKind.SYSTEM:
@@ -160,8 +159,6 @@ def prepare(
     if not statement.alter_is_allowed_on_cluster:
         raise SqlError(Code.NOT_IMPLEMENTED, "Unsupported type of ALTER query")
     cluster = _find_cluster(statement, topology, queue)
-    if not cluster.host_ids:
-        raise SqlError(Code.LOGICAL_ERROR, "Empty host list in a distributed DDL task")
     sql = _fill_in_cluster_name(sql, statement, cluster.name)
     sql = _fill_in_database(sql, cluster, current_database)
     if cluster.is_circular:
@@ -169,19 +166,18 @@ def prepare(
     if shared_uuid is not None and entry_version > OLDEST_VERSION:
         sql = _fill_in_uuid(sql, statement, shared_uuid)
     version = SETTINGS_VERSION if entry_version == NORMALIZE_CREATE_VERSION else entry_version
-    entry = DDLLogEntry(
+    full = DDLLogEntry(
         version=version,
         query=f"/* oncluster token={token} */ {one_line(sql)}",
         hosts=cluster.host_ids,
         initiator="" if initiator is None else str(initiator),
-        settings=tuple(Setting.of(name, value) for name, value in sorted(settings.items()))
-        if version >= SETTINGS_VERSION
-        else (),
+        settings=tuple(Setting.of(name, value) for name, value in sorted(settings.items())),
         tracing=tracing or Tracing(),
-        initial_query_id=token if version >= INITIAL_QUERY_ID_VERSION else "",
-        initiator_user=initiator_user if version >= INITIATOR_USER_VERSION else "",
-        initiator_roles=initiator_roles if version >= INITIATOR_USER_VERSION else (),
+        initial_query_id=token,
+        initiator_user=initiator_user,
+        initiator_roles=initiator_roles,
     )
+    entry = _of_its_version(full)
     data = entry.to_bytes()
     if len(data) > MAX_ENTRY_BYTES:
         raise SqlError(
@@ -190,11 +186,21 @@ def prepare(
     return PreparedStatement(entry, token, cluster.name, data)
 
 
+def _of_its_version(entry: DDLLogEntry) -> DDLLogEntry:
+    """Without what its version has no lines for."""
+    if entry.version < INITIATOR_USER_VERSION:
+        entry = replace(entry, initiator_user="", initiator_roles=())
+    if entry.version < INITIAL_QUERY_ID_VERSION:
+        entry = replace(entry, initial_query_id="")
+    return entry if entry.version >= SETTINGS_VERSION else replace(entry, settings=())
+
+
 def _check_kind(statement: Statement) -> None:
     if not statement.supports_on_cluster:
         raise SqlError(Code.NOT_IMPLEMENTED, "Distributed execution is not supported for such DDL queries")
     if statement.on_cluster is None:
         raise SqlError(Code.BAD_ARGUMENTS, "The statement has no ON CLUSTER", hint="Name a cluster.")
+    refuse_backups(statement)
 
 
 def _find_cluster(statement: Statement, topology: Topology, queue: DistributedDdl) -> Cluster:
@@ -208,6 +214,8 @@ def _find_cluster(statement: Statement, topology: Topology, queue: DistributedDd
             f"Cluster '{name}' does not use the queue '{queue.name}'",
             hint=f"That queue serves {', '.join(queue.clusters)}.",
         )
+    if not cluster.host_ids:
+        raise SqlError(Code.LOGICAL_ERROR, "Empty host list in a distributed DDL task")
     return cluster
 
 
