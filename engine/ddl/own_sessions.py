@@ -16,6 +16,9 @@ class OwnSessions:
     def __init__(self) -> None:
         self._living: dict[int, Callable[[], None]] = {}
 
+    def __len__(self) -> int:
+        return len(self._living)
+
     def __contains__(self, session_id: int) -> bool:
         return session_id in self._living
 

@@ -55,7 +55,7 @@ class NodeQueues:
         self._clients = {q.path: DDLQueueClient(self.holder, env, q.paths) for q in config.queues}
         self._tasks: list[asyncio.Task[None]] = []
         self._workers: list[DDLWorker] = []
-        own_sessions = OwnSessions()
+        self._own_sessions = OwnSessions()
         self._cleaners: list[DDLCleaner] = []
         for queue in config.queues:
             worker = DDLWorker(
@@ -67,7 +67,7 @@ class NodeQueues:
                 topology=topology,
                 queue=queue,
                 resolver=resolver,
-                own_sessions=own_sessions,
+                own_sessions=self._own_sessions,
                 profile_settings=_profile(config, queue),
                 users=config.users.keys() if config.uses_initial_user else None,
                 on_round=self._on_round(len(self._workers)),
@@ -130,6 +130,13 @@ class NodeQueues:
 
     def client(self, queue: DistributedDdl) -> DDLQueueClient:
         return self._clients[queue.path]
+
+    async def gauges(self) -> Mapping[str, int]:
+        """For `system.metrics`."""
+        return {
+            "MaxDDLEntryID": max((worker.max_entry for worker in self._workers), default=-1),
+            "ZooKeeperSession": len(self._own_sessions) + (self.holder.current is not None),
+        }
 
     async def queue_rows(self) -> list[QueueRow]:
         """The rows of all queues. Raises KeeperUnavailable."""

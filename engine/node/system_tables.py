@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol, runtime_checkable
 
 from engine.errors import Code, SqlError
@@ -56,6 +56,15 @@ _READING = frozenset({StatementKind.SELECT, StatementKind.INSERT, StatementKind.
 _ANY_COLUMN = frozenset({"*", "COLUMNS", "NATURAL", "{"})
 
 Row = Mapping[str, object]
+
+
+Provide = Callable[[Asked, Statement], AbstractAsyncContextManager[tuple[str, ChdbSession]]]
+"""As `SystemTables.provide`: the text to run, and the session for it."""
+
+
+@asynccontextmanager
+async def provide_as_it_is(asked: Asked, statement: Statement) -> AsyncIterator[tuple[str, ChdbSession]]:
+    yield asked.sql, asked.session
 
 
 class SystemTable(Protocol):

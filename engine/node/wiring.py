@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import ssl
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from engine.config.load import ConfigFile
 from engine.config.model import NodeConfig, Topology
@@ -30,6 +31,7 @@ from engine.node.directory import NodeDirectory
 from engine.node.distributed.assembly import DistributedNode
 from engine.node.distributed.executor import DistributedExecutor
 from engine.node.http.server import HttpConfig, HttpServer
+from engine.node.metrics import AsynchronousMetricsTable, MetricsView
 from engine.node.node_commands import NodeCommands
 from engine.node.on_cluster import ClusterStatements
 from engine.node.queue_executor import QueueExecutor
@@ -44,6 +46,15 @@ from engine.storage import ChdbPool
 
 STATEMENT_GRACE_S = 10.0
 QUEUE_GRACE_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class _WithKeeper:
+    """What only a node with Keeper has."""
+
+    factory: KeeperFactory
+    holder: SessionHolder
+    replicated: ReplicatedNode
 
 
 class Wiring:
@@ -64,6 +75,13 @@ class Wiring:
         self._directory = directory
         self._pool = pool
         self._stack = stack
+        self._identity = NodeIdentity(
+            host_name=self._config.host_name,
+            tcp_port=self._config.tcp_port,
+            server_uuid=directory.server_uuid(env),
+            tcp_port_secure=self._config.tcp_port_secure,
+            interserver_http_host=self._config.interserver_http_host,
+        )
         self._queues: NodeQueues | None = None
         self._tables: SystemTables | None = None
         self._waits = ClusterWaits(env)
@@ -73,30 +91,58 @@ class Wiring:
 
     async def start(self) -> HttpServer:
         """The server that listens. Raises ConfigError, Busy for a port in use, SqlError from chDB."""
-        config, env, directory, pool = self._config, self._env, self._directory, self._pool
-        identity = NodeIdentity(
-            host_name=config.host_name,
-            tcp_port=config.tcp_port,
-            server_uuid=directory.server_uuid(env),
-            tcp_port_secure=config.tcp_port_secure,
-            interserver_http_host=config.interserver_http_host,
+        keeper = None
+        if self._config.zookeeper is not None:
+            keeper = await self._start_replicated(opening.factory(self._config.zookeeper, self._env))
+        replicated = None if keeper is None else keeper.replicated
+        distributed = await self._start_distributed(replicated)
+        queues, databases = None, None
+        if keeper is not None:
+            databases = await self._load_databases(keeper, distributed)
+            queues = self._open_queues(keeper, distributed, databases)
+        tables = self._system_tables(replicated, distributed, databases, queues)
+        router = StatementRouter(
+            tables=tables,
+            run_on_cluster=self._cluster_statements(queues).run,
+            commands=self._commands,
+            replicated=replicated,
+            distributed=distributed,
+            waits=self._waits,
+            databases=None if databases is None else databases.statements,
         )
-        replicated, queues = None, None
-        if config.zookeeper is not None:
-            factory = opening.factory(config.zookeeper, env)
-            holder = SessionHolder(factory, env)
-            self._stack.push_async_callback(holder.close)
-            replicated = ReplicatedNode(
-                config, env=env, pool=pool, holder=holder, identity=identity, topology=self._topology
-            )
-            self._stack.push_async_callback(replicated.stop)
-            await replicated.start()
-        distributed = DistributedNode(
-            config,
-            env=env,
-            pool=pool,
+        distributed.deliver_here_with(router)
+        http = await self._listen(router, _no_replicas if replicated is None else replicated.replicas_status)
+        if queues is not None:
+            queues.start()
+        if databases is not None:
+            databases.start(router.run_here)
+            self._stack.push_async_callback(databases.stop, grace_s=QUEUE_GRACE_S)
+        self._config_reload.start()
+        self._stack.push_async_callback(self._config_reload.stop)
+        return http
+
+    async def _start_replicated(self, factory: KeeperFactory) -> _WithKeeper:
+        holder = SessionHolder(factory, self._env)
+        self._stack.push_async_callback(holder.close)
+        replicated = ReplicatedNode(
+            self._config,
+            env=self._env,
+            pool=self._pool,
+            holder=holder,
+            identity=self._identity,
             topology=self._topology,
-            is_local=lambda host: _is_local(identity, host),
+        )
+        self._stack.push_async_callback(replicated.stop)
+        await replicated.start()
+        return _WithKeeper(factory, holder, replicated)
+
+    async def _start_distributed(self, replicated: ReplicatedNode | None) -> DistributedNode:
+        distributed = DistributedNode(
+            self._config,
+            env=self._env,
+            pool=self._pool,
+            topology=self._topology,
+            is_local=self._is_local,
             run_other=None if replicated is None else replicated.run_insert,
             views=None if replicated is None else replicated.views,
             is_replicated=lambda name: replicated is not None and replicated.tables.find(name) is not None,
@@ -105,74 +151,114 @@ class Wiring:
             replicated.into_distributed = distributed.run_insert
         self._stack.push_async_callback(distributed.stop)
         await distributed.start()
-        databases = None
-        if config.zookeeper is not None and replicated is not None:
-            databases = DatabasesNode(
-                env=env,
-                pool=pool,
-                holder=holder,
-                identity=identity,
-                topology=lambda: self._config_file.topology,
-                replicated=replicated,
-                distributed=distributed,
-            )
-            await databases.load()
-            self._databases = databases.databases
-            queues = await self._open_queues(
-                directory, pool, identity, factory, holder, replicated, distributed, databases
-            )
-            self._stack.push_async_callback(queues.stop, grace_s=QUEUE_GRACE_S)
-            self._queues = queues
-        statements = ClusterStatements(
-            queues,
-            env=env,
-            topology=self._topology,
-            initiator=identity.host_id,
-            is_one_statement=pool.is_one_statement,
-            commands=self._commands,
-            names_user=config.uses_initial_user,
+        return distributed
+
+    async def _load_databases(self, keeper: _WithKeeper, distributed: DistributedNode) -> DatabasesNode:
+        databases = DatabasesNode(
+            env=self._env,
+            pool=self._pool,
+            holder=keeper.holder,
+            identity=self._identity,
+            topology=lambda: self._config_file.topology,
+            replicated=keeper.replicated,
+            distributed=distributed,
         )
+        await databases.load()
+        self._databases = databases.databases
+        return databases
+
+    def _open_queues(
+        self, keeper: _WithKeeper, distributed: DistributedNode, databases: DatabasesNode
+    ) -> NodeQueues:
+        config, pool = self._config, self._pool
+        executor = QueueExecutor(
+            pool,
+            lanes=sum(queue.pool_size for queue in config.queues) or 1,
+            check=self._check_kept,
+            waits=self._waits,
+        )
+        self._stack.push_async_callback(executor.close)
+        intents = SqliteIntentStore(self._directory.intents_file, spare=pool.disk_reserve.lent)
+        self._stack.push_async_callback(intents.close)
+        self._queues = NodeQueues(
+            config,
+            factory=keeper.factory,
+            holder=keeper.holder,
+            env=self._env,
+            executor=DatabasesExecutor(
+                DistributedExecutor(
+                    keeper.replicated.executor(executor),
+                    node=distributed,
+                    new_session=executor.new_session,
+                    commands=self._commands,
+                ),
+                statements=databases.statements,
+                new_session=executor.new_session,
+            ),
+            intents=intents,
+            identity=self._identity,
+            resolver=BoundedResolver(SystemResolver(), self._env),
+            topology=self._topology,
+        )
+        self._stack.push_async_callback(self._queues.stop, grace_s=QUEUE_GRACE_S)
+        return self._queues
+
+    def _cluster_statements(self, queues: NodeQueues | None) -> ClusterStatements:
+        return ClusterStatements(
+            queues,
+            env=self._env,
+            topology=self._topology,
+            initiator=self._identity.host_id,
+            is_one_statement=self._pool.is_one_statement,
+            commands=self._commands,
+            names_user=self._config.uses_initial_user,
+        )
+
+    def _system_tables(
+        self,
+        replicated: ReplicatedNode | None,
+        distributed: DistributedNode,
+        databases: DatabasesNode | None,
+        queues: NodeQueues | None,
+    ) -> SystemTables:
         own_tables = [] if replicated is None else replicated.system_tables()
         shown_tables = next((table for table in own_tables if table.name == "tables"), None)
-        waits = self._waits
         zookeeper_table = ZooKeeperTable(None if queues is None else queues.holder)
-        tables = SystemTables(
+        measured = AsynchronousMetricsTable([] if replicated is None else [replicated.measures])
+        self._tables = SystemTables(
             [
                 ClustersTable(
                     self._topology,
-                    lambda host: _is_local(identity, host),
+                    self._is_local,
                     distributed.failures_of,
                     None if databases is None else databases.cluster_facts,
                 ),
                 MacrosTable(self._topology),
                 QueueTable(queues or NoQueues()),
                 zookeeper_table,
-                waits,
+                MetricsView(_gauges(replicated, distributed, queues)),
+                measured,
+                self._waits,
                 *own_tables,
                 *distributed.system_tables(shown_tables),
                 *([] if databases is None else databases.system_tables()),
             ]
         )
-        zookeeper_table.provide = tables.provide
-        self._tables = tables
-        router = StatementRouter(
-            tables=tables,
-            run_on_cluster=statements.run,
-            commands=self._commands,
-            replicated=replicated,
-            distributed=distributed,
-            waits=waits,
-            databases=None if databases is None else databases.statements,
-        )
-        distributed.deliver_here_with(router)
-        timezone = (await pool.query("SELECT timezone()", format="TSVRaw")).text.strip()
+        zookeeper_table.provide = measured.provide = self._tables.provide
+        return self._tables
+
+    async def _listen(
+        self, router: StatementRouter, replicas_status: Callable[[], Awaitable[str]]
+    ) -> HttpServer:
+        config = self._config
+        timezone = (await self._pool.query("SELECT timezone()", format="TSVRaw")).text.strip()
         http = HttpServer(
             _http_config(config, timezone),
-            pool=pool,
+            pool=self._pool,
             router=router,
-            env=env,
-            replicas_status=_no_replicas if replicated is None else replicated.replicas_status,
-            waits=waits,
+            env=self._env,
+            replicas_status=replicas_status,
+            waits=self._waits,
         )
         try:
             await http.start()
@@ -185,56 +271,11 @@ class Wiring:
                 hint="Stop what uses the port, or set another <http_port>.",
             ) from error
         self._stack.push_async_callback(http.stop, grace_s=STATEMENT_GRACE_S)
-        if queues is not None:
-            queues.start()
-        if databases is not None:
-            databases.start(router.run_here)
-            self._stack.push_async_callback(databases.stop, grace_s=QUEUE_GRACE_S)
-        self._config_reload.start()
-        self._stack.push_async_callback(self._config_reload.stop)
         return http
 
-    async def _open_queues(
-        self,
-        directory: NodeDirectory,
-        pool: ChdbPool,
-        identity: NodeIdentity,
-        factory: KeeperFactory,
-        holder: SessionHolder,
-        replicated: ReplicatedNode,
-        distributed: DistributedNode,
-        databases: DatabasesNode,
-    ) -> NodeQueues:
-        config = self._config
-        executor = QueueExecutor(
-            pool,
-            lanes=sum(queue.pool_size for queue in config.queues) or 1,
-            check=self._check_kept,
-            waits=self._waits,
-        )
-        self._stack.push_async_callback(executor.close)
-        intents = SqliteIntentStore(directory.intents_file, spare=pool.disk_reserve.lent)
-        self._stack.push_async_callback(intents.close)
-        return NodeQueues(
-            config,
-            factory=factory,
-            holder=holder,
-            env=self._env,
-            executor=DatabasesExecutor(
-                DistributedExecutor(
-                    replicated.executor(executor),
-                    node=distributed,
-                    new_session=executor.new_session,
-                    commands=self._commands,
-                ),
-                statements=databases.statements,
-                new_session=executor.new_session,
-            ),
-            intents=intents,
-            identity=identity,
-            resolver=BoundedResolver(SystemResolver(), self._env),
-            topology=self._topology,
-        )
+    def _is_local(self, host: HostId) -> bool:
+        names = (self._identity.host_name, "localhost", "127.0.0.1")
+        return host.port in self._identity.ports and host.host in names
 
     def _topology(self) -> Topology:
         """The configuration's, with the Replicated databases as clusters of their replicas."""
@@ -251,13 +292,20 @@ class Wiring:
             self._queues.topology_changed()
 
 
+def _gauges(
+    replicated: ReplicatedNode | None, distributed: DistributedNode, queues: NodeQueues | None
+) -> Sequence[Callable[[], Awaitable[Mapping[str, int]]]]:
+    gauges = [distributed.gauges]
+    if replicated is not None:
+        gauges.append(replicated.gauges)
+    if queues is not None:
+        gauges.append(queues.gauges)
+    return gauges
+
+
 async def _no_replicas() -> str:
     """Nothing can be behind."""
     return ""
-
-
-def _is_local(identity: NodeIdentity, host: HostId) -> bool:
-    return host.port in identity.ports and host.host in (identity.host_name, "localhost", "127.0.0.1")
 
 
 def _http_config(config: NodeConfig, timezone: str) -> HttpConfig:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from engine.ddl.text import decode_bytes
@@ -18,11 +17,11 @@ from engine.errors import Code, SqlError
 from engine.keeper.base import Children, Keeper, Node
 from engine.node.keeper_access import KeeperAccess
 from engine.node.statement import Asked
-from engine.node.system_tables import Row
+from engine.node.system_tables import Provide, Row, provide_as_it_is
 from engine.node.znode_redaction import redacted_value
-from engine.sql import Statement, Token, TokenKind, parse_statement
+from engine.sql import Token, TokenKind, parse_statement
 from engine.sql.tokens import name_of
-from engine.storage import ChdbSession, Scope
+from engine.storage import Scope
 
 _WAIT_S = 10.0
 _END_WORDS = frozenset(
@@ -30,9 +29,6 @@ _END_WORDS = frozenset(
     | {"INTERSECT", "WINDOW", "QUALIFY", "XOR", "PREWHERE", "AS"}
 )
 _OPEN, _CLOSE = frozenset("([{"), frozenset(")]}")
-
-Provide = Callable[[Asked, Statement], AbstractAsyncContextManager[tuple[str, ChdbSession]]]
-"""As `SystemTables.provide`: the text to run, and the session for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +58,7 @@ class ZooKeeperTable:
 
     def __init__(self, keeper: KeeperAccess | None) -> None:
         self._keeper = keeper
-        self.provide: Provide = _as_it_is
+        self.provide: Provide = provide_as_it_is
         """For subqueries that read tables of the node's own, such as this one."""
 
     async def rows(self, asked: Asked, tokens: list[Token]) -> Iterable[Row]:
@@ -94,11 +90,6 @@ class ZooKeeperTable:
             )
         # A path that is no UTF-8 is no znode's, and neither is one with a U+FFFD.
         return [json.loads(line.decode("utf-8", "replace"))[0] for line in result.data.splitlines()]
-
-
-@asynccontextmanager
-async def _as_it_is(asked: Asked, statement: Statement) -> AsyncIterator[tuple[str, ChdbSession]]:
-    yield asked.sql, asked.session
 
 
 def path_expressions(sql: str, tokens: list[Token]) -> list[PathExpression]:

@@ -190,7 +190,10 @@ def test_a_replica_that_keeper_has_lost_is_restored(pair: Pair) -> None:
     assert pair.n2.query(f"SELECT count() FROM {t}") == "2\n"
     assert error(pair.n2.post(f"INSERT INTO {t} VALUES (3, 'c')")) == 242
     assert pair.n2.query(f"SELECT is_readonly FROM system.replicas WHERE table = '{t}'") == "1\n"
+    readonly = "SELECT value FROM system.metrics WHERE metric = 'ReadonlyReplica'"
+    assert pair.n2.query(readonly) == "1\n"
     pair.n2.query(f"SYSTEM RESTORE REPLICA {t}")
+    assert pair.n2.query(readonly) == "0\n"
     pair.n1.query(f"INSERT INTO {t} VALUES (3, 'c')")
     assert pair.rows(t) == "1\ta\n2\tb\n3\tc\n"
 
@@ -331,6 +334,34 @@ def test_settings_of_a_table_may_be_words_and_have_units(pair: Pair) -> None:
     assert pair.rows(t) == "1\ta\n"
     shown = pair.n1.query(f"SHOW CREATE TABLE {t} FORMAT TSVRaw")
     assert all(each in shown for each in settings)
+
+
+def test_metrics_count_what_the_node_does_and_chdb_does_not_know_of(pair: Pair) -> None:
+    t = pair.table()
+    pair.n1.query(f"CREATE TABLE {t}_all AS {t} ENGINE = Distributed(apart, currentDatabase(), {t}, k)")
+    pair.n1.query(f"SYSTEM STOP DISTRIBUTED SENDS {t}_all")
+    pair.n1.query(f"INSERT INTO {t}_all SETTINGS distributed_foreground_insert = 0 VALUES (1, 'a'), (2, 'b')")
+    pair.n2.query(f"SYSTEM STOP FETCHES {t}")
+    pair.n1.query(f"INSERT INTO {t} VALUES (1, 'c')")
+    waiting = f"SELECT sum(data_files) FROM system.distribution_queue WHERE table = '{t}_all'"
+    files = "SELECT value FROM system.metrics WHERE metric = 'DistributedFilesToInsert'"
+    assert int(pair.n1.query(files)) >= int(pair.n1.query(waiting)) > 0
+    metrics = {row["metric"]: row["value"] for row in json_rows(pair.n2, "SELECT * FROM system.metrics")}
+    tables = int(pair.n2.query("SELECT count() FROM system.replicas"))
+    assert int(metrics["AttachedReplicatedTable"]) == tables > 0
+    assert int(metrics["ZooKeeperSession"]) > 0 and int(metrics["Query"]) > 0
+    wait_for(
+        lambda: pair.n2.query(f"SELECT count() FROM system.replication_queue WHERE table = '{t}'") == "1\n"
+    )
+    measured = {
+        row["metric"]: float(row["value"])
+        for row in json_rows(pair.n2, "SELECT * FROM system.asynchronous_metrics")
+    }
+    assert measured["ReplicasSumInsertsInQueue"] >= 1
+    lasting = "SELECT count() FROM system.tables WHERE NOT is_temporary"
+    assert measured["NumberOfTables"] == int(pair.n2.query(lasting))
+    assert measured["MemoryResident"] > 1 << 20
+    assert pair.n2.query("SELECT name FROM system.metrics WHERE name = 'Query'") == "Query\n"
 
 
 def test_every_setting_about_replication_is_followed_or_known_to_change_nothing(pair: Pair) -> None:

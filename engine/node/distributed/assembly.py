@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from engine.config.model import NodeConfig, Topology
@@ -300,6 +300,16 @@ class DistributedNode:
         """`system.tables` goes over `shown_tables`, which shows the replicated ones."""
         inner = shown_tables if isinstance(shown_tables, SystemView) else None
         return [DistributedTablesView(self.tables, inner), DistributionQueueTable(self._spools)]
+
+    async def gauges(self) -> Mapping[str, int]:
+        """For `system.metrics`: what waits in the spools, and what was put aside there."""
+        facts = [row.facts for row in await self._spools.rows()]
+        return {
+            "DistributedFilesToInsert": sum(each.data_files for each in facts),
+            "DistributedBytesToInsert": sum(each.data_bytes for each in facts),
+            "BrokenDistributedFilesToInsert": sum(each.broken_files for each in facts),
+            "BrokenDistributedBytesToInsert": sum(each.broken_bytes for each in facts),
+        }
 
     def failures_of(self, name: HostId) -> tuple[int, int]:
         """How many failed inserts and reads of a host still count, and the seconds until none does."""

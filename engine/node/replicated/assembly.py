@@ -38,6 +38,7 @@ from engine.node.replicated.parts.check import CheckStatements
 from engine.node.replicated.parts.mutations import KillMutationStatements
 from engine.node.replicated.parts.optimize import OptimizeStatements
 from engine.node.replicated.parts.part_names import PartNames
+from engine.node.replicated.replica_metrics import replica_gauges, replica_measures
 from engine.node.replicated.replicas_status import replicas_status
 from engine.node.replicated.rows.consistent_reads import ConsistentReads
 from engine.node.replicated.rows.feeders import FeederGuard
@@ -262,6 +263,14 @@ class ReplicatedNode:
 
     async def replicas_status(self) -> str:
         return await replicas_status(self.tables)
+
+    async def gauges(self) -> Mapping[str, int]:
+        """For `system.metrics`."""
+        return replica_gauges(self.tables)
+
+    async def measures(self) -> Mapping[str, float]:
+        """For `system.asynchronous_metrics`."""
+        return await replica_measures(self.tables)
 
     # -- for the tables --------------------------------------------------------------------------------------
 

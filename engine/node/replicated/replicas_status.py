@@ -24,13 +24,18 @@ async def replicas_status(tables: ReplicatedTables) -> str:
     return "".join(f"{line}\n" for line in lines if line)
 
 
-async def _problem(ctx: ReplicaContext) -> str:
+async def known_delays_s(ctx: ReplicaContext) -> tuple[float, float]:
+    """(absolute delay, relative delay), as far as Keeper says so within five seconds: without it nobody knows
+    how far the others are."""
     try:
         async with asyncio.timeout(_KEEPER_WAIT_S):
-            absolute_s, relative_s = await delays_s(ctx)
+            return await delays_s(ctx)
     except (OnclusterError, TimeoutError):
-        # Without Keeper nobody knows how far the others are.
-        absolute_s, relative_s = absolute_delay_s(ctx), 0.0
+        return absolute_delay_s(ctx), 0.0
+
+
+async def _problem(ctx: ReplicaContext) -> str:
+    absolute_s, relative_s = await known_delays_s(ctx)
     settings = ctx.settings
     is_late = bool(
         settings.min_absolute_delay_to_close and absolute_s >= settings.min_absolute_delay_to_close
