@@ -15,8 +15,8 @@ from engine.sql import Statement, StatementKind, tokenize
 from engine.sql.tokens import literal_value
 
 _FORMAT = "JSONCompactEachRow"
-_ABSENT = "SystemZooKeeper"
-"""The engine of the one table that chDB does not have."""
+_ABSENT = {"zookeeper": "SystemZooKeeper", "asynchronous_metrics": "SystemAsynchronousMetrics"}
+"""Engines of the tables that chDB does not have."""
 
 
 _TABLE_OF = {StatementKind.SHOW: table_of_show_create, StatementKind.EXISTS: table_of_exists}
@@ -52,7 +52,7 @@ async def system_table_as_select(asked: Asked, statement: Statement, table: str,
         columns = [_column(*json.loads(row)[:5]) for row in rows]
     else:
         return asked.sql
-    engine = engine or _ABSENT
+    engine = engine or _ABSENT[table]
     text = f"CREATE TABLE system.{table}\n(\n    " + ",\n    ".join(columns) + f"\n)\nENGINE = {engine}"
     text += f"\nCOMMENT {quote_string(comment)}" if comment else ""
     return f"SELECT {quote_string(text)} AS statement{_format(statement)}"

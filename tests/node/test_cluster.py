@@ -231,6 +231,8 @@ def test_system_tables_can_be_used_like_any_other(cluster: Cluster) -> None:
     shown = n1.query("SHOW CREATE TABLE system.zookeeper FORMAT TSVRaw")
     assert shown.startswith("CREATE TABLE system.zookeeper\n(\n    `name` String,\n")
     assert shown.endswith("\n)\nENGINE = SystemZooKeeper\n")
+    shown = n1.query("SHOW CREATE TABLE system.asynchronous_metrics FORMAT TSVRaw")
+    assert shown.endswith("\n)\nENGINE = SystemAsynchronousMetrics\n")
     assert n1.query("EXPLAIN SELECT * FROM system.clusters") != ""
     places = "SELECT shard_num, shard_weight, internal_replication, replica_num, host_name, port, is_local"
     assert n1.query(f"{places} FROM system.clusters WHERE cluster = 'all' FORMAT CSV") == (
