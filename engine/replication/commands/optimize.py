@@ -22,6 +22,7 @@ from engine.keeper.base import Op
 from engine.replication.commands.waiting import DEFAULT_INACTIVE_TIMEOUT_S, Sync, in_term, wait_for_entries
 from engine.replication.log_actions import MergeParts
 from engine.replication.part_name import PartName, merged
+from engine.replication.replica import log_puller
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.log_commit import Logged
 from engine.replication.replica.merge_assigner import (
@@ -46,13 +47,16 @@ _RECHECK_S = 1.0
 _PAUSE_S = 0.2
 _BATCH = 100
 _TRIES_WORTH_WAITING = 2
+_ANY_MERGE = 1.0
+"""The base for which no merge is too much writing."""
 
 
 class Extent(enum.Enum):
     """What OPTIMIZE merges."""
 
-    WORTHWHILE = "worthwhile"
-    """What merge selection finds worth it, or with a partition all of its parts if they are several."""
+    BEST = "best"
+    """The best merge anywhere, worth its writing or not, or with a partition all of its parts if they are
+    several."""
     FINAL = "final"
     """All parts of each partition, a single one with itself."""
 
@@ -62,7 +66,7 @@ class OptimizeOptions:
     """`partition_id` None is the whole table. `throw_if_noop` is `optimize_throw_if_noop`."""
 
     partition_id: str | None = None
-    extent: Extent = Extent.WORTHWHILE
+    extent: Extent = Extent.BEST
     deduplicate: bool = False
     deduplicate_by_columns: tuple[str, ...] = ()
     cleanup: bool = False
@@ -161,6 +165,8 @@ async def _assign(
     while True:
         keeper = ctx.session()
         try:
+            if not is_patient:
+                await log_puller.pull(ctx)  # parts that were inserted a moment ago are known then
             predicate = await load_predicate(ctx, frozenset(wanted) if wanted else None)
         except (ConnectionLoss, OperationTimeout, SessionExpired):
             await ctx.env.sleep(_PAUSE_S)
@@ -213,8 +219,8 @@ def _choose(
     """What to merge, and why not where nothing can be."""
     extent = options.extent
     if not partitions:
-        selected = select_regular_merge(ctx, predicate)
-        return ([selected.parts], []) if selected is not None else ([], ["no merge is worth its effort now"])
+        selected = select_regular_merge(ctx, predicate, base=_ANY_MERGE)
+        return ([selected.parts], []) if selected is not None else ([], ["no parts can be merged now"])
     chosen: list[tuple[PartName, ...]] = []
     reasons: list[str] = []
     here: dict[str, list[PartName]] = {partition_id: [] for partition_id in partitions}

@@ -27,7 +27,7 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Awaitable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.errors import BadVersion, MultiFailed, NodeExists, NoNode, NotEmpty
 from engine.keeper.base import Keeper, Op, SetData, Stat, Watch, WatchEvent
@@ -279,10 +279,14 @@ def why_not_alike(parts: Sequence[Part]) -> str:
     return ""
 
 
-def select_regular_merge(ctx: ReplicaContext, predicate: MergePredicate) -> Selected | None:
-    """What is worth merging now, as the table's settings say."""
+def select_regular_merge(
+    ctx: ReplicaContext, predicate: MergePredicate, *, base: float | None = None
+) -> Selected | None:
+    """What is worth merging now, as the table's settings say, but for the base that is given."""
     settings, runs = ctx.settings, runs_of(ctx, predicate)
     chosen = _selector_settings(ctx)
+    if base is not None:
+        chosen = replace(chosen, base=base, lowest_base=min(base, chosen.lowest_base))
     selected = select_merge(runs, chosen)
     forced_age_s = settings.min_age_to_force_merge_seconds
     if selected is not None or not settings.min_age_to_force_merge_on_partition_only or not forced_age_s:

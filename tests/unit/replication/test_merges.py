@@ -598,6 +598,21 @@ def test_without_final_a_single_part_is_left_alone() -> None:
     run(main)
 
 
+def test_without_final_the_best_merge_is_made_even_if_it_is_not_worth_its_writing() -> None:
+    async def main(live: Live) -> None:
+        (replica,) = await live.cluster(1, ReplicatedSettings())
+        for value in range(2):
+            await replica.insert(value)
+        some = OptimizeOptions(throw_if_noop=True)
+        await optimize(replica.ctx, some)
+        assert replica.parts() == ["all_0_1_1"]
+        with pytest.raises(SqlError, match="no parts can be merged") as refused:
+            await optimize(replica.ctx, some)
+        assert refused.value.code == Code.CANNOT_ASSIGN_OPTIMIZE
+
+    run(main)
+
+
 def test_optimize_waits_for_a_part_that_keeper_does_not_know_yet() -> None:
     async def main(live: Live) -> None:
         (replica,) = await live.cluster(1)

@@ -83,7 +83,7 @@ class OptimizeStatements:
             ctx,
             OptimizeOptions(
                 partition_id=partition_id,
-                extent=Extent.FINAL if text.is_final else Extent.WORTHWHILE,
+                extent=Extent.FINAL if text.is_final else Extent.BEST,
                 deduplicate=text.deduplicate,
                 deduplicate_by_columns=columns,
                 cleanup=text.cleanup,
