@@ -200,7 +200,8 @@ def _whole(name: str, text: str) -> str:
 
 def _settings(c: Cursor) -> dict[str, str]:
     found: dict[str, str] = {}
-    while (given := c.identifier()) is not None and c.accept("="):
+    while (setting := c.setting_name()) is not None:
+        given, has_value = setting
         name = _OLD_NAMES.get(given, given)
         if name not in SETTINGS:
             raise SqlError(
@@ -208,9 +209,10 @@ def _settings(c: Cursor) -> dict[str, str]:
                 f"Unknown setting '{given}' for storage {ENGINE}",
                 hint=f"There are: {', '.join(sorted(SETTINGS))}.",
             )
-        token = c.token
-        c.at += 1
-        text = literal_value(token) if token.kind is TokenKind.STRING else token.text
+        text = "1"
+        if has_value:
+            text = literal_value(c.token) if c.token.kind is TokenKind.STRING else c.token.text
+            c.at += 1
         found[name] = SkipMode.of(text).value if SETTINGS[name] is Kind.SKIP_MODE else _whole(given, text)
         if not c.accept(","):
             break

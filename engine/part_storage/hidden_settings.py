@@ -97,8 +97,11 @@ def _items(create: str, tokens: list[Token]) -> dict[str, str]:
             depth += (token.text in "([{") - (token.text in ")]}") if len(token.text) == 1 else 0
         if token is None or (depth == 0 and token.text == ","):
             item = [each for each in tokens[first:at] if each.text != ";"]
+            name = item[0].text.strip("`") if item else ""
             if len(item) >= 3 and item[1].text == "=":
-                items[item[0].text.strip("`")] = create[item[2].start : item[-1].end]
+                items[name] = create[item[2].start : item[-1].end]
+            elif len(item) == 1:
+                items[name] = "1"
             first = at + 1
     return items
 

@@ -224,9 +224,12 @@ def _settings(piece: _Piece | None) -> tuple[tuple[str, str], ...]:
         return ()
     settings: list[tuple[str, str]] = []
     for item in piece.by_commas():
-        if len(item.tokens) < 3 or item.tokens[1].text != "=":
+        if len(item.tokens) == 1:
+            settings.append((item.text, "1"))
+        elif len(item.tokens) < 3 or item.tokens[1].text != "=":
             raise _unexpected("name = value", item)
-        settings.append((item.tokens[0].text, item.part(2, len(item.tokens)).text))
+        else:
+            settings.append((item.tokens[0].text, item.part(2, len(item.tokens)).text))
     return tuple(settings)
 
 

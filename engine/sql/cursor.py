@@ -111,6 +111,14 @@ class Cursor:
                 return self.sql[self.tokens[start].start : self.last_end]
         return None
 
+    def setting_name(self) -> tuple[str, bool] | None:
+        """Step over the name of a setting and the `=` behind it; None if there is none.
+
+        Without `=` the setting is 1, and nothing of it follows: the second is False.
+        """
+        name = self.identifier()
+        return None if name is None else (name, self.accept("="))
+
     def identifier_or_string(self) -> str | None:
         """Step over an identifier, a string or a heredoc; None if there is none."""
         token = self.token

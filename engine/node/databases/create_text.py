@@ -170,12 +170,15 @@ def _arguments(cursor: Cursor) -> list[str]:
 def _settings(cursor: Cursor) -> dict[str, str]:
     found: dict[str, str] = {}
     while True:
-        name = cursor.identifier()
-        if name is None or not cursor.accept("="):
+        setting = cursor.setting_name()
+        if setting is None:
             raise SqlError(Code.SYNTAX_ERROR, "Syntax error in the SETTINGS of a database")
-        sign = "-" if cursor.accept("-") else ""
-        found[name] = sign + literal_value(cursor.token)
-        cursor.at += 1
+        name, has_value = setting
+        found[name] = "1"
+        if has_value:
+            sign = "-" if cursor.accept("-") else ""
+            found[name] = sign + literal_value(cursor.token)
+            cursor.at += 1
         if not cursor.accept(","):
             return found
 

@@ -36,14 +36,14 @@ def uuid(number: int) -> str:
 def test_arguments_settings_and_comment_are_read_and_shown_as_they_were_written() -> None:
     text = parse_create(
         "CREATE DATABASE IF NOT EXISTS d ENGINE = Replicated('/db/d', '{shard}', '{replica}') "
-        "SETTINGS max_broken_tables_ratio = 0.5, collection_name = 'c' COMMENT 'it''s'",
+        "SETTINGS max_broken_tables_ratio = 0.5, collection_name = 'c', x COMMENT 'it''s'",
         DEFAULTS,
     )
     assert (text.name, text.if_not_exists, text.comment) == ("d", True, "it's")
-    assert text.settings == {"max_broken_tables_ratio": "0.5", "collection_name": "c"}
+    assert text.settings == {"max_broken_tables_ratio": "0.5", "collection_name": "c", "x": "1"}
     assert engine_full(text) == (
         "Replicated('/db/d', '{shard}', '{replica}') SETTINGS max_broken_tables_ratio = 0.5, "
-        "collection_name = 'c'"
+        "collection_name = 'c', x = 1"
     )
     assert shown_create("e", text).startswith("CREATE DATABASE `e`\nENGINE = Replicated('/db/d', ")
 
@@ -61,7 +61,7 @@ def test_arguments_that_are_missing_have_their_defaults() -> None:
         ("Replicated('/p', 's', 'r', 'more')", 36),
         ("Replicated(1, 's', 'r')", 36),
         ("Replicated('/p', 's', 'r') NONSENSE", 62),
-        ("Replicated('/p', 's', 'r') SETTINGS x", 62),
+        ("Replicated('/p', 's', 'r') SETTINGS 'x'", 62),
     ],
 )
 def test_an_engine_that_cannot_be_read_is_refused(engine: str, code: int) -> None:

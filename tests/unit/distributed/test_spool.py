@@ -104,7 +104,7 @@ def test_what_a_table_s_settings_say_is_what_its_files_and_senders_do() -> None:
     given = "SETTINGS background_insert_sleep_time_ms = 50, monitor_max_sleep_time_ms = 2000"
     slow = options_of(DistributedDefinition.parse(f"Distributed(c, d, t) {given}"))
     assert (slow.sleep_s, slow.max_sleep_s, slow.waits_for_more) == (0.05, 2.0, True)
-    given = "SETTINGS fsync_after_insert = 1, fsync_directories = 1"
+    given = "SETTINGS fsync_after_insert, fsync_directories = 1"
     forced = DistributedDefinition.parse(f"Distributed(c, d, t) {given}")
     assert spool_options_of(forced) == SpoolOptions(fsync_files=True, fsync_directories=True)
     assert options_of(forced).fsync_directories

@@ -77,6 +77,8 @@ def test_hidden_settings_are_put_in_and_taken_out() -> None:
     assert settings_of(hidden) == {"index_granularity": "1", **HIDDEN_SETTINGS}
     assert hidden.endswith(" COMMENT 'x'")
     assert without_hidden_settings(hidden) == plain
+    short = plain.replace("index_granularity = 1", "a, b = 2, c")
+    assert settings_of(with_hidden_settings(short)) == {"a": "1", "b": "2", "c": "1", **HIDDEN_SETTINGS}
     bare = "CREATE TABLE t (`SETTINGS` UInt8 DEFAULT 1) ENGINE = ReplacingMergeTree(a) ORDER BY tuple()"
     assert without_hidden_settings(with_hidden_settings(bare)) == bare
     assert with_settings(bare + " AS SELECT 1", {"a": "'x, y'"}) == bare + " SETTINGS a = 'x, y' AS SELECT 1"

@@ -157,14 +157,14 @@ def test_commands_that_make_no_sense(command: str, code: int) -> None:
 def test_what_concerns_one_replica_only_is_taken_out() -> None:
     pieces = alter_pieces(
         "ALTER TABLE t MODIFY SETTING hidden = 5, shown = 'a,b', RESET SETTING hidden2, DROP COLUMN c, "
-        "RESET SETTING x, hidden, MODIFY COMMENT 'new'"
+        "RESET SETTING x, hidden, MODIFY SETTING y, z = 2, MODIFY COMMENT 'new'"
     )
     taken = take_out(pieces, {"hidden", "hidden2"})
     assert taken.hidden == {"hidden": None, "hidden2": None}
-    assert taken.settings == {"shown": "'a,b'", "x": None}
+    assert taken.settings == {"shown": "'a,b'", "x": None, "y": "1", "z": "2"}
     assert [piece.text for piece in taken.pieces] == ["DROP COLUMN c"]
     assert taken.comment == "new"
-    assert settings_commands(taken.settings) == "MODIFY SETTING `shown` = 'a,b', RESET SETTING `x`"
+    assert settings_commands({"a": "'1'", "x": None}) == "MODIFY SETTING `a` = '1', RESET SETTING `x`"
 
 
 # -- OPTIMIZE ------------------------------------------------------------------------------------------------

@@ -33,11 +33,11 @@ NAME = f"`d`.`t` UUID '{ID}'"
         (
             (
                 "create table if not exists t (v Int8) engine ReplicatedReplacingMergeTree('/p', 'r', v) "
-                "order by (v, 2) settings index_granularity = 5 comment 'x'"
+                "order by (v, 2) settings y, index_granularity = 5, z comment 'x'"
             ),
             (
                 f"create table if not exists {NAME} (v Int8) engine ReplacingMergeTree(v) "
-                f"order by (v, 2) SETTINGS {H}, index_granularity = 5 comment 'x'"
+                f"order by (v, 2) SETTINGS {H}, y = 1, index_granularity = 5, z = 1 comment 'x'"
             ),
         ),
         (

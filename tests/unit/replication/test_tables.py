@@ -76,6 +76,8 @@ def test_texts_of_clickhouse_are_written_back_byte_for_byte(row: dict[str, str])
 def test_settings_and_comment_are_read_too() -> None:
     rich = parse_definition(BY_NAME["rich"]["create_query"])
     assert ("deduplicate_merge_projection_mode", "'drop'") in rich.settings
+    short = "CREATE TABLE d.t (`a` UInt8) ENGINE = MergeTree ORDER BY a SETTINGS x, y = 2, z"
+    assert parse_definition(short).settings == (("x", "1"), ("y", "2"), ("z", "1"))
     assert parse_definition(BY_NAME["old_ops"]["create_query"]).comment == "a table"
 
 

@@ -218,12 +218,14 @@ class Definition:
         start = d.token.start
         found: list[_Setting] = []
         d.at += 1
-        while (name := d.identifier()) is not None and d.accept("="):
+        while (setting := d.setting_name()) is not None:
+            name, has_value = setting
             begins = d.at
-            while not d.at_end and d.word != "," and d.word not in _BEHIND_STORAGE:
+            while has_value and not d.at_end and d.word != "," and d.word not in _BEHIND_STORAGE:
                 if not d.skip_brackets():
                     d.at += 1
-            found.append(_Setting(name, d.sql[d.tokens[begins].start : d.last_end] if d.at > begins else ""))
+            value = d.sql[d.tokens[begins].start : d.last_end] if d.at > begins else ""
+            found.append(_Setting(name, value if has_value else "1"))
             if not d.accept(","):
                 break
         self._settings = tuple(found)

@@ -60,11 +60,12 @@ def _clauses(piece: AlterPiece) -> list[tuple[str, str | None]]:
     is_reset = piece.command is AlterCommand.RESET_SETTING
     found: list[tuple[str, str | None]] = []
     while True:
-        name = c.identifier()
-        value: str | None = None
-        if name is None or (not is_reset and not c.accept("=")):
+        setting = c.setting_name()
+        if setting is None:
             raise SqlError(Code.SYNTAX_ERROR, f"Syntax error: '{piece.text[:200]}' is no list of settings")
-        if not is_reset:
+        name, has_value = setting
+        value = None if is_reset else "1"
+        if has_value:
             begins = c.at
             while not c.at_end and c.word != ",":
                 if not c.skip_brackets():
