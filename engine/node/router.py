@@ -161,7 +161,7 @@ class StatementRouter:
         Raises SqlError, or lets the answer's `finish` raise it.
         """
         statement = parse_statement(asked.sql)
-        sql = with_parameters(asked.sql, asked.params, statement)
+        sql = with_parameters(asked.sql, asked.parameters, statement)
         if sql != asked.sql:
             asked, statement = replace(asked, sql=sql), parse_statement(sql)
         await self._check(asked, statement)
@@ -318,7 +318,7 @@ class StatementRouter:
     async def insert(self, asked: Asked, insert: InsertText, rows: AsyncIterator[bytes]) -> Answer:
         """Run an INSERT whose rows come as a stream. Raises SqlError."""
         statement = parse_statement(insert.head)
-        head = with_parameters(insert.head, asked.params, statement)
+        head = with_parameters(insert.head, asked.parameters, statement)
         if head != insert.head:
             insert, asked = replace(insert, head=head), replace(asked, sql=head)
             statement = parse_statement(head)

@@ -21,6 +21,8 @@ CHANGE_NO_DEFINITION = frozenset({StatementKind.INSERT, StatementKind.SET, State
 _OF_LONG = {"max_ast_elements": "1000000000", "max_expanded_ast_elements": "1000000000"}
 """What else bounds a text, by its 50,000 or 500,000 parts; 0 would be none."""
 
+_PARAMETER = "param_"
+
 
 @dataclass(frozen=True, slots=True)
 class Asked:
@@ -69,6 +71,16 @@ class Asked:
             query_id=self.query_id,
             is_readonly=self.is_readonly and self.is_stateless,
         )
+
+    @property
+    def parameters(self) -> Mapping[str, str]:
+        """The query parameters: the request's, and those that the session was SET to."""
+        of_session = {
+            name.removeprefix(_PARAMETER): value
+            for name, value in self.session.settings.items()
+            if name.startswith(_PARAMETER)
+        }
+        return {**of_session, **self.params}
 
     @property
     def current_database(self) -> str:

@@ -337,7 +337,8 @@ def test_parameters_are_put_in_before_a_statement_is_submitted(cluster: Cluster)
     n1.query(create, **name, param_v="7")
     default = "SELECT default_expression FROM system.columns WHERE table = 'by_parameter' FORMAT TSVRaw"
     assert cluster.everywhere(default) == {"CAST('7', 'UInt8')\n"}
-    n1.query("DROP TABLE {t:Identifier} ON CLUSTER all", **name)
+    n1.query("SET param_t = 'by_parameter'", session_id="with a parameter")
+    n1.query("DROP TABLE {t:Identifier} ON CLUSTER all", session_id="with a parameter")
     assert cluster.everywhere("EXISTS TABLE by_parameter") == {"0\n"}
 
 
