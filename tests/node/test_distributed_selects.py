@@ -686,6 +686,25 @@ def test_a_temporary_table_comes_before_a_replicated_one_of_its_name(cluster: Cl
     assert ask("EXISTS TABLE kept") == "0\n"
 
 
+def test_a_temporary_table_like_a_replicated_or_distributed_one_has_its_columns_only(
+    cluster: Cluster,
+) -> None:
+    def ask(sql: str) -> str:
+        return cluster.n1.query(sql, session_id="temporary like another")
+
+    ask("CREATE TABLE model (id UInt64 DEFAULT 5) ENGINE = ReplicatedMergeTree('/model', 'r') ORDER BY id")
+    ask("CREATE TABLE model_d AS model ENGINE = Distributed(c, default, model)")
+    for model in ("model", "model_d"):
+        ask(f"CREATE OR REPLACE TEMPORARY TABLE {model} AS default.{model}")
+        ask(f"INSERT INTO {model} VALUES (DEFAULT)")
+        assert ask(f"SELECT * FROM {model}") == "5\n"
+        assert "ENGINE = Memory" in ask(f"SHOW CREATE TEMPORARY TABLE {model}")
+        ask(f"DROP TEMPORARY TABLE {model}")
+    assert cluster.n1.query("SELECT count() FROM model") == "0\n"
+    ask("DROP TABLE model_d SYNC")
+    ask("DROP TABLE model SYNC")
+
+
 def test_a_table_that_reads_itself_is_refused(cluster: Cluster) -> None:
     cluster.n1.query("CREATE TABLE loop ON CLUSTER c (k UInt64) ENGINE = Distributed(c, default, loop)")
     reply = refused(cluster.n1, "SELECT count() FROM loop")

@@ -78,6 +78,8 @@ class CreateDistributed:
         elif statement.kind is not _K.CREATE_TABLE or not statement.tables:
             return None
         if statement.engine != ENGINE:
+            if statement.temporary:
+                return None  # it has an engine of its own, whatever it is like
             if statement.or_replace and await self._replaced_by_another(asked, statement):
                 return done(asked)
             if statement.engine is not None:

@@ -105,8 +105,8 @@ class CreateStatements:
         """Of a statement that makes a replicated table; None for any other."""
         if is_create_of_replicated(statement.kind, statement.engine):
             return Definition(asked.sql)
-        if statement.kind is not _K.CREATE_TABLE or statement.engine is not None:
-            return None
+        if statement.kind is not _K.CREATE_TABLE or statement.engine is not None or statement.temporary:
+            return None  # a temporary table has an engine of its own, whatever it is like
         definition = Definition(asked.sql)
         if definition.source is None:
             return None
@@ -124,7 +124,7 @@ class CreateStatements:
 
     async def _replace_by_other(self, asked: Asked, statement: Statement) -> Answer | None:
         """What is not replicated, in the place of what may be; None if that is none of ours."""
-        if not statement.or_replace or not statement.tables:
+        if not statement.or_replace or not statement.tables or statement.temporary:
             return None
         name = statement.tables[0].within(asked.current_database)
         is_ours = self._life.tables.is_ours(name)
