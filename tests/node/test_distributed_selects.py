@@ -66,6 +66,8 @@ SELECT tags, avg(price) FROM events_d GROUP BY 1 ORDER BY 1 SETTINGS data_type_d
 SELECT * FROM (SELECT count() FROM events_d WHERE note IN (NULL, '1') SETTINGS transform_null_in = 1)
 SELECT count(), max(id) FROM view(SELECT * FROM events_d WHERE id < 10)
 SELECT _partition_id, count(), min(_row_exists) FROM events_d WHERE _part != '' GROUP BY 1
+SELECT max(_part_granule_offset), min(_part_starting_offset) FROM events_d WHERE id < 100
+SELECT id FROM events_d ORDER BY id LIMIT 3 SETTINGS enable_parallel_replicas = 1, max_parallel_replicas = 2
 SELECT count() FROM events_d AS a LEFT JOIN events_d AS b ON a.id = b.id + 1 PREWHERE b.note IS NOT NULL
 SELECT count(), sum(price) FROM events_d WITH TOTALS
 SELECT count() FROM events_d WHERE id > 9000 WITH TOTALS HAVING count() > 1

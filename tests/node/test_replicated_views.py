@@ -98,6 +98,21 @@ def test_views_see_rows_before_they_are_merged(pair: Pair) -> None:
     assert n1.query("SELECT * FROM d.tm") == "2\t15\n"
 
 
+def test_a_view_writes_by_the_names_of_its_select_and_not_by_those_that_it_declares(pair: Pair) -> None:
+    n1 = pair.n1
+    target = "ENGINE = ReplicatedMergeTree('/named', 'r') ORDER BY k"
+    n1.query(f"CREATE TABLE d.named (k UInt64, v UInt64) {target}")
+    n1.query("CREATE TABLE d.names (k UInt64, w UInt64) ENGINE = MergeTree ORDER BY k")
+    declared = "(k UInt64, w UInt64)"
+    n1.query(f"CREATE MATERIALIZED VIEW d.named_v TO d.named {declared} AS SELECT k, w AS v FROM d.names")
+    n1.query("INSERT INTO d.names VALUES (1, 2)")
+    n1.query("ALTER TABLE d.named ADD COLUMN w UInt64")
+    n1.query("INSERT INTO d.names VALUES (3, 4)")
+    n1.query("ALTER TABLE d.named_v MODIFY QUERY SELECT k + 1 AS v, w, 1 AS nowhere FROM d.names")
+    n1.query("INSERT INTO d.names VALUES (5, 6)")
+    assert n1.query("SELECT k, v, w FROM d.named ORDER BY v") == "1\t2\t0\n3\t4\t0\n0\t6\t6\n"
+
+
 def test_views_read_columns_that_an_asterisk_leaves_out(pair: Pair) -> None:
     n1 = pair.n1
     columns = "k UInt64, m UInt64 MATERIALIZED k + 1, l UInt64 ALIAS m + 1"

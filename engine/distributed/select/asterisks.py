@@ -8,6 +8,7 @@ only if that is its name. A `*` around that SELECT shows what the SELECT shows.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -19,6 +20,9 @@ from engine.sql.edit import Edit
 from engine.sql.tokens import TokenKind, literal_value
 
 _ITEM_BEGINS = frozenset({"SELECT", "DISTINCT", ",", "."})
+_BEFORE_USED = frozenset({"USING", "(", ","})
+_BEFORE_REPLACE = frozenset({"*", ")"})
+"""Of `replace(…)`, the function, `*` stands there only in a product."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +55,17 @@ def asterisk_edits(cursor: Cursor, tables: Sequence[Hidden]) -> list[Edit]:
     edits = []
     for one in list(_asterisks(cursor)):
         qualifier = _qualifier(cursor, one)
-        shown = by_select.get(select_of(cursor, one.at), [])
-        left_out = [
+        select = select_of(cursor, one.at)
+        left_out = {
             column
-            for table in shown
+            for table in by_select.get(select, [])
             if qualifier is None or qualifier in table.names
             for column in (table.virtuals if one.has_pattern else table.columns)
-        ]
+        }
+        if qualifier is None:
+            left_out.difference_update(*_joined_by(cursor, select))
         if left_out:
-            listed = ", ".join(map(quote_identifier, sorted(set(left_out))))
+            listed = ", ".join(map(quote_identifier, sorted(left_out)))
             edits.append(Edit(one.end, one.end, f" EXCEPT ({listed})"))
     return edits
 
@@ -70,6 +76,26 @@ def is_under_pattern(cursor: Cursor, table: int, names: AbstractSet[str]) -> boo
     return any(
         _qualifier(cursor, one) in (None, *names) and select_of(cursor, one.at) == select_of(cursor, table)
         for one in patterns
+    )
+
+
+def _joined_by(cursor: Cursor, select: int) -> Iterator[set[str]]:
+    """The columns of each USING of a SELECT: its `*` shows them first, hidden or not."""
+    words = cursor.words
+    for at in [at for at, word in enumerate(words) if word == "USING"]:
+        if select_of(cursor, at) == select:
+            begin = at + 1 + (words[at + 1 : at + 2] == ["("])
+            items = itertools.takewhile(
+                lambda item: words[item - 1] in _BEFORE_USED, range(begin, len(words), 2)
+            )
+            yield {literal_value(cursor.tokens[item]) for item in items}
+
+
+def names_columns_of_asterisks(cursor: Cursor) -> bool:
+    """Whether columns that nothing reads have to be there: `* EXCEPT STRICT (a)` wants a column a, and with
+    `* REPLACE (… AS a)` an `a` elsewhere is what stands for that column."""
+    return "STRICT" in cursor.words or any(
+        word == "REPLACE" and before in _BEFORE_REPLACE for before, word in itertools.pairwise(cursor.words)
     )
 
 

@@ -38,6 +38,8 @@ _OF_PARTS = {
     "_part_index": "UInt64",
     "_part_uuid": "UUID",
     "_part_offset": "UInt64",
+    "_part_starting_offset": "UInt64",
+    "_part_granule_offset": "UInt64",
     "_part_data_version": "UInt64",
     "_partition_id": _NAME_TYPE,
     "_sample_factor": "Float64",

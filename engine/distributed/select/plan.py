@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from engine.distributed.select import pushing
+from engine.distributed.select.asterisks import names_columns_of_asterisks
 from engine.distributed.select.model import RemoteSelect, ShardSource, SourceColumn, TooLong, structure_of
 from engine.distributed.select.on_shards import USUAL, Spread, on_shards
 from engine.distributed.select.prewhere import with_prewhere
@@ -117,9 +118,9 @@ async def analyse_select(
         (pushing.read_of(tree, slot, number, limits_rows=limits_rows), plain[number])
         for number, slot in enumerate(template.slots)
     )
-    is_strict = "STRICT" in Cursor(template.text).words  # * EXCEPT STRICT (a) wants a column a
+    are_named = names_columns_of_asterisks(Cursor(template.text))
     columns = tuple(
-        slot.columns if is_strict or pushing.names_all_columns(tree, number) else ()
+        slot.columns if are_named or pushing.names_all_columns(tree, number) else ()
         for number, slot in enumerate(template.slots)
     )
     repeatable = is_repeatable(template.text, tree, places=len(template.slots))

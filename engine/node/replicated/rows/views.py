@@ -23,6 +23,7 @@ Distributed table run behind its own INSERT, over that INSERT's rows.
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -59,7 +60,7 @@ RunInsert = Callable[[Asked], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A materialized view: what it reads, what it writes to and which columns of that."""
+    """A materialized view: what it reads, what it writes to and which columns that takes."""
 
     name: TableName
     uuid: UUID
@@ -295,6 +296,12 @@ class ViewPush:
         finally:
             await self._pool.query(f"DROP TABLE IF EXISTS {stage.quoted} SYNC")
 
+    async def _columns(self, view: View) -> Sequence[str]:
+        """What the view's SELECT gives, by its own names, and the target takes. The columns that the view
+        declares may have other names, and come to no table."""
+        given = await self._pool.query(f"DESCRIBE ({view.select})", format="JSONCompactColumns")
+        return [name for name in json.loads(given.text)[0] if name in view.columns]
+
     async def _run(
         self,
         asked: Asked,
@@ -311,8 +318,8 @@ class ViewPush:
                 Code.TOO_DEEP_RECURSION,
                 f"Materialized views write in a circle: {' → '.join(map(str, (*chain, view.name)))}",
             )
-        columns = ", ".join(map(quote_identifier, view.columns))
         select = reading_from(view.select, view.source, stage, condition, computed)
+        columns = ", ".join(map(quote_identifier, await self._columns(view)))
         sql = f"INSERT INTO {view.target.quoted} ({columns}) SELECT {columns} FROM ({select})"
         own = {n: v for n, v in asked.settings.items() if n != "insert_deduplication_token"}
         if view.target not in await self.distributed():

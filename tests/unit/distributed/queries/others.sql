@@ -94,3 +94,8 @@ SELECT e.id, p.age FROM events AS e LEFT JOIN people AS p ON e.id = p.id PREWHER
 SELECT id, false AS k FROM events ORDER BY k, id DESC LIMIT 3
 SELECT -1 AS k, id, city FROM events ORDER BY k, id LIMIT 4
 SELECT id, 9 AS k FROM events ORDER BY id LIMIT 1 BY k
+SELECT * REPLACE (id + 1 AS ratio) FROM events WHERE ratio > 290 ORDER BY ratio DESC
+SELECT * EXCEPT (tags) REPLACE (id + 1 AS ratio) FROM events ORDER BY ratio DESC LIMIT 3
+SELECT * REPLACE (id AS ratio), row_number() OVER (ORDER BY ratio DESC) AS n FROM events ORDER BY n LIMIT 3
+SELECT * FROM events AS e JOIN (SELECT id * 2 AS twice FROM people) AS p USING (twice) ORDER BY twice LIMIT 3
+SELECT *, e.*, COLUMNS('^twi') FROM events AS e JOIN (SELECT name || '!' AS label, id * 2 AS twice FROM people) AS p USING twice, label ORDER BY twice LIMIT 3
