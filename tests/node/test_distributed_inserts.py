@@ -283,6 +283,39 @@ def test_an_insert_waits_for_what_is_pending_as_long_as_the_table_says(cluster: 
     assert cluster.rows(name) == [[], [1, 5]]
 
 
+def test_how_a_shards_table_takes_rows_is_said_by_the_settings_of_the_insert(cluster: Cluster) -> None:
+    n1 = cluster.n1
+    n1.query(
+        "CREATE TABLE doubled ON CLUSTER c (k UInt64, v String) "
+        "ENGINE = ReplicatedReplacingMergeTree('/t/doubled/{c_shard}', '{replica}') PARTITION BY k ORDER BY k"
+    )
+    n1.query("CREATE TABLE doubled_d ENGINE = Distributed(c, default, doubled, k)")
+    rows = "VALUES (2, 'a'), (2, 'b'), (4, 'c')"
+    partitions = {"max_partitions_per_insert_block": "1", **FOREGROUND}
+    assert refused(n1, f"INSERT INTO doubled_d {rows}", **partitions).code == 252
+    n1.query(f"INSERT INTO doubled_d SETTINGS optimize_on_insert = 0 {rows}")
+    n1.query("SYSTEM FLUSH DISTRIBUTED doubled_d")
+    assert cluster.rows("doubled") == [[2, 2, 4], []]
+
+
+def test_columns_that_a_create_does_not_list_are_those_of_the_shards(cluster: Cluster) -> None:
+    create = "CREATE TABLE {} ENGINE = Distributed(c, default, listed)"
+    assert refused(cluster.n1, create.format("listed_d")).code == 279
+    for node in cluster.nodes.values():
+        node.query(
+            "CREATE TABLE listed (k UInt64, low LowCardinality(UInt8) DEFAULT 5, m UInt8 MATERIALIZED k + 1, "
+            "`a b` String ALIAS upper('x')) ENGINE = MergeTree ORDER BY k",
+            allow_suspicious_low_cardinality_types="1",
+        )
+    cluster.n1.query(create.format("listed_d"))
+    cluster.n1.query(create.format("listed_d ON CLUSTER c").replace("CREATE", "CREATE OR REPLACE"))
+    cluster.n1.query("INSERT INTO listed_d (k) VALUES (1)", insert_shard_id="1", **FOREGROUND)
+    for node in cluster.nodes.values():
+        described = "SELECT name, type, default_kind, default_expression FROM system.columns WHERE table = "
+        assert node.query(f"{described}'listed_d'") == node.query(f"{described}'listed'")
+    assert cluster.n1.query("SELECT *, m, `a b` FROM listed_d") == "1\t5\t2\tX\n"
+
+
 def test_definitions_are_checked_and_ddl_touches_the_distributed_table_only(cluster: Cluster) -> None:
     node = cluster.n1
     assert refused(node, "CREATE TABLE e (k UInt8) ENGINE = Distributed(c, default)").code == 42

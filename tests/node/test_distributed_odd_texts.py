@@ -303,6 +303,8 @@ ALIASES = (
         "5\n6\n",
     ),
     ("SELECT sum(next) FROM t1_a SETTINGS additional_table_filters = {'t1_a': 'next < 4'}", "6\n"),
+    ("SELECT n.x, n.y, `n.z` FROM t1_a WHERE k = 7", "[7]\t[8]\t[9]\n"),
+    ("SELECT *, n.z FROM t1_a ARRAY JOIN n WHERE k = 7", "7\todd\t9\n"),
 )
 
 
@@ -311,7 +313,9 @@ def test_an_alias_column_is_the_distributed_tables_own(cluster: Cluster) -> None
     cluster.n1.query(
         "CREATE TABLE t1_a (k UInt64, v String, next UInt32 ALIAS k + 1, "
         "label String ALIAS concat(v, ' ', next), "
-        "more Array(UInt64) ALIAS arrayMap(next -> next + k, [2, 0])) ENGINE = Distributed(c, default, t1, k)"
+        "more Array(UInt64) ALIAS arrayMap(next -> next + k, [2, 0]), `n.x` Array(UInt64) ALIAS [k], "
+        "`n.y` Array(UInt64) ALIAS [n.x[1] + 1], `n.z` Array(UInt64) ALIAS [n.y[1] + 1]) "
+        "ENGINE = Distributed(c, default, t1, k)"
     )
     try:
         for sql, answer in ALIASES:

@@ -265,9 +265,11 @@ def test_materialized_views_read_from_and_write_to_distributed_tables(cluster: C
     n1.query(f"CREATE TABLE plain_{name} (k UInt64, v String) ENGINE = MergeTree ORDER BY k")
     # From plain, replicated and Distributed tables into a Distributed one.
     n1.query(f"{view} p_{name} TO {name}_d AS SELECT k, v FROM plain_{name}")
-    n1.query(f"{view} d_{name} TO {other}_d AS SELECT k, count() AS n FROM {name}_d GROUP BY k")
+    own = f"(SELECT count() < 9 FROM {name}_d)"
+    n1.query(f"{view} d_{name} TO {other}_d AS SELECT k, count() * {own} AS n FROM {name}_d GROUP BY k")
     n1.query(f"{view} r_{name} TO {other}_d AS SELECT k + 100 AS k, 7 AS n FROM {name}")
-    n1.query(f"{view} own_{name} ENGINE = MergeTree ORDER BY k AS SELECT k FROM {name}_d")
+    more = f"(SELECT 99 + count() FROM {other}_d)"
+    n1.query(f"{view} own_{name} ENGINE = MergeTree ORDER BY k AS SELECT k FROM {name}_d WHERE k < {more}")
     n1.query(f"INSERT INTO plain_{name} SELECT number, 'x' FROM numbers(4)", **FOREGROUND)
     assert cluster.rows(name) == [[0, 2], [1, 3]]
     cluster.sync(other)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from engine.distributed.select import clauses
@@ -196,7 +197,7 @@ def make_template(
         columns = [
             c
             for c in ref.table.columns
-            if not c.is_hidden or shows_all or (c.name in mentioned and not is_in)
+            if not c.is_hidden or shows_all or (_begins_with(c.name, mentioned) and not is_in)
         ]
         if not is_in:
             there = {c.name for c in ref.table.columns}
@@ -241,6 +242,11 @@ def make_template(
     edits += database_edits(cursor, databases.values(), {(e.start, e.end) for e in edits})
     edits += asterisk_edits(cursor, hidden)
     return Template(with_moved(apply_edits(sql, edits)), tuple(slots), bool(calls))
+
+
+def _begins_with(column: str, names: AbstractSet[str]) -> bool:
+    """Whether it is a name, or of the Nested that is one: `n.a` is written so or quoted, or is among `n`."""
+    return column in names or ("." in column and column.partition(".")[0] in names)
 
 
 def _cursor(sql: str) -> Cursor:

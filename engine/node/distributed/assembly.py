@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from engine.config.model import NodeConfig, Topology
+from engine.distributed.definition import DistributedDefinition
 from engine.distributed.delivery import Deliveries
 from engine.distributed.peers import PeerShard, peers_of
 from engine.distributed.replica_choice import ErrorLimits, ReplicaFailures
@@ -27,9 +28,11 @@ from engine.node.distributed.definitions.replacing import Replacing
 from engine.node.distributed.definitions.show import DistributedTablesView, ShowDistributed
 from engine.node.distributed.function_guard import FunctionGuard
 from engine.node.distributed.function_targets import FunctionTargets
+from engine.node.distributed.functions.read_place import ReadPlace
 from engine.node.distributed.inserts import DistributedInserts
 from engine.node.distributed.peers.peer_health import PeerHealth
 from engine.node.distributed.reading.asked_first import AskedFirst
+from engine.node.distributed.reading.columns import described_elsewhere, listed_for_create
 from engine.node.distributed.reading.failover import Failover
 from engine.node.distributed.reading.running_reads import RunningReads
 from engine.node.distributed.reading.selects import READING, DistributedSelects
@@ -133,6 +136,7 @@ class DistributedNode:
                     topology=topology,
                     run_other=others,
                     run_insert=self._fill,
+                    columns_on_shards=self._columns_on_shards,
                 ),
                 DistributedDdl(
                     self.tables,
@@ -334,6 +338,11 @@ class DistributedNode:
         answer = await self._inserts.run(asked, parse_statement(asked.sql))
         if answer is not None:
             await answer.finish()
+
+    async def _columns_on_shards(self, definition: DistributedDefinition) -> str:
+        place = ReadPlace(TableName(definition.database, definition.table))
+        shards = self.shards_of(definition.cluster)
+        return listed_for_create(await described_elsewhere(self._health, place, shards))
 
     async def _reconcile(self) -> None:
         """Records without a table go. A table of a database that is detached, or that chDB could not load, is

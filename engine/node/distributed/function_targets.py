@@ -13,12 +13,12 @@ from uuid import UUID
 from engine.config.model import Topology
 from engine.distributed.definition import DistributedDefinition
 from engine.distributed.peers import PeerShard, peers_of_cluster
-from engine.names import HostId, TableName, quote_identifier
+from engine.names import HostId, TableName
 from engine.node.distributed.functions.constant_arguments import with_constants
 from engine.node.distributed.functions.read_place import ReadPlace
 from engine.node.distributed.functions.table_functions import TableFunction, target_function
 from engine.node.distributed.peers.peer_health import PeerHealth
-from engine.node.distributed.reading.columns import described_elsewhere, described_rows
+from engine.node.distributed.reading.columns import described_elsewhere, described_rows, listed_for_create
 from engine.node.distributed.registry.tables import Column, DistributedTable
 from engine.node.statement import Asked
 from engine.part_storage import SCRATCH_DATABASE
@@ -72,10 +72,5 @@ class FunctionTargets:
     ) -> tuple[tuple[Column, ...], str]:
         """The columns of the table, and their list for CREATE TABLE."""
         answer = await described_elsewhere(self._health, ReadPlace(call.table), shards)
-        rows = described_rows(answer)
-        return (
-            tuple(Column(column, type_, kind) for column, type_, kind, _ in rows),
-            ", ".join(
-                f"{quote_identifier(column)} {type_} {kind} {value}" for column, type_, kind, value in rows
-            ),
-        )
+        columns = tuple(Column(column, type_, kind) for column, type_, kind, _ in described_rows(answer))
+        return columns, listed_for_create(answer)

@@ -57,7 +57,17 @@ _PASSED_ON = (
     "insert_quorum_parallel",
     "insert_deduplicate",
     _MATERIALIZED,
+    "deduplicate_blocks_in_dependent_materialized_views",
+    "exclude_materialize_skip_indexes_on_insert",
+    "ignore_materialized_views_with_dropped_target_table",
+    "materialize_skip_indexes_on_insert",
+    "materialize_statistics_on_insert",
+    "materialized_views_ignore_errors",
+    "max_partitions_per_insert_block",
+    "optimize_on_insert",
+    "throw_on_max_partitions_per_insert_block",
 )
+"""They say how a shard's table takes rows, and what its views do with them."""
 
 ShardsOf = Callable[[str], Sequence[PeerShard]]
 """The shards of the cluster of this name. Raises SqlError 701."""

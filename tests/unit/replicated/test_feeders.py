@@ -22,7 +22,7 @@ def N(text: str) -> TableName:
 
 
 def view(name: str, source: str, target: str) -> View:
-    return View(N(name), UUID(int=1), N(source), N(target), (), "")
+    return View(N(name), UUID(int=1), N(source), N(target), (), (), "")
 
 
 LINKS = Links(

@@ -2,7 +2,8 @@
 
 Safety argument. 1. Everything that can be refused is refused. 2. The record is written. 3. chDB makes a table
 that holds nothing (`overlooked.PLACEHOLDER`) with the record's UUID. After a crash behind 2 the next start
-removes the record; behind 3 the table is there. No other server is asked or changed.
+removes the record; behind 3 the table is there. No other server is changed, and one is asked only for columns
+that the statement does not list.
 
 With AS SELECT, OR REPLACE or REPLACE the table is made under a temporary name, filled by an INSERT like a
 client's, and takes its name when that has ended (`replacing`). So a table that is there has its rows, or had
@@ -35,6 +36,7 @@ from engine.node.replicated.definitions.taking_place import Taking
 from engine.node.replicated.running.name_locks import NameLocks
 from engine.node.replicated.running.statements import done
 from engine.node.statement import Answer, Asked
+from engine.part_storage import LIKE_ONE_THAT_IS_THERE
 from engine.sql import Statement, StatementKind, expand_macros
 
 _K = StatementKind
@@ -59,7 +61,9 @@ class CreateDistributed:
         topology: Callable[[], Topology],
         run_other: RunOther,
         run_insert: RunInsert,
+        columns_on_shards: Callable[[DistributedDefinition], Awaitable[str]],
     ) -> None:
+        """`columns_on_shards`: those of the shards' table, as CREATE lists them."""
         self._tables = tables
         self._stages = stages
         self._spools = spools
@@ -70,6 +74,7 @@ class CreateDistributed:
         self._topology = topology
         self._run_other = run_other
         self._run_insert = run_insert
+        self._columns_on_shards = columns_on_shards
 
     async def run(self, asked: Asked, statement: Statement) -> Answer | None:
         if statement.kind is _K.ATTACH_TABLE and statement.engine == ENGINE:
@@ -130,20 +135,18 @@ class CreateDistributed:
                 Code.NOT_IMPLEMENTED,
                 f"Distributed tables need a database with engine Atomic; {name.database} has {engine}.",
             )
-        if not text.has_columns and text.source is None and not text.has_select:
-            raise SqlError(
-                Code.EMPTY_LIST_OF_COLUMNS_PASSED,
-                f"CREATE TABLE {name} has no columns.",
-                hint="Give them, or name a table that has them: CREATE TABLE d AS t ENGINE = Distributed(…).",
-            )
         await self._check_policy(definition)
+        columns = ""
+        if not text.has_columns and text.source is None and not text.has_select:
+            columns = f" ({await self._columns_on_shards(definition)})"
+            asked = replace(asked, settings={**asked.settings, **LIKE_ONE_THAT_IS_THERE})
         uuid = UUID(statement.uuid) if statement.uuid else self._env.new_uuid()
         if text.select is None and not statement.or_replace:
-            await self._make(asked, text, definition, name, uuid)
+            await self._make(asked, text, columns, definition, name, uuid)
             return
 
         async def make(temporary: TableName) -> None:
-            await self._make(asked, text, definition, temporary, uuid)
+            await self._make(asked, text, columns, definition, temporary, uuid)
             if text.select is not None:
                 await self._fill(asked, text.select, temporary, uuid)
 
@@ -171,14 +174,24 @@ class CreateDistributed:
         raise SqlError(Code.TABLE_ALREADY_EXISTS, f"Table {name} already exists.")
 
     async def _make(
-        self, asked: Asked, text: CreateText, definition: DistributedDefinition, name: TableName, uuid: UUID
+        self,
+        asked: Asked,
+        text: CreateText,
+        columns: str,
+        definition: DistributedDefinition,
+        name: TableName,
+        uuid: UUID,
     ) -> None:
         local = self._tables.local
         await make_overlooked_an_error(local)
         self._tables.catalog.put(DistributedRecord(uuid, name, definition))
         try:
             await asked.session.query(
-                text.for_chdb(uuid, name), format="Null", params=asked.params, scope=asked.scope, multi=False
+                text.for_chdb(uuid, name, columns=columns),
+                format="Null",
+                params=asked.params,
+                scope=asked.scope,
+                multi=False,
             )
             if definition.sharding_key:
                 await check_sharding_key(self._stages, definition.sharding_key, name.quoted)

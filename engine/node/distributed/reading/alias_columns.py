@@ -32,13 +32,28 @@ def _expanded(expression: str, columns: Mapping[str, Column]) -> str:
     words = ["", *cursor.words, ""]
     arguments = _arguments_of_lambdas(cursor)
     edits = []
-    for before, behind, token in zip(words, words[2:], cursor.tokens, strict=False):
-        column = columns.get(literal_value(token)) if token.is_name else None
-        if column is None or before == "." or behind == "(" or column.name in arguments:
+    for at, token in enumerate(cursor.tokens):
+        if not token.is_name or words[at] == ".":
+            continue
+        column, last = _column_at(cursor, at, columns)
+        if column is None or words[last + 2] == "(" or column.name in arguments:
             continue
         text = value_on_shard(column, columns) or f"{ALIAS_PLACE}.{quote_identifier(column.name)}"
-        edits.append(Edit(token.start, token.end, text))
+        edits.append(Edit(token.start, cursor.tokens[last].end, text))
     return apply_edits(expression, edits)
+
+
+def _column_at(cursor: Cursor, at: int, columns: Mapping[str, Column]) -> tuple[Column | None, int]:
+    """The column with the longest name that begins at a token, and its last token: `n.a` is one of Nested."""
+    name, found, last = literal_value(cursor.tokens[at]), None, at
+    for end in range(at, len(cursor.tokens), 2):
+        if end > at:
+            if cursor.words[end - 1] != "." or not cursor.tokens[end].is_name:
+                break
+            name += f".{literal_value(cursor.tokens[end])}"
+        if name in columns:
+            found, last = columns[name], end
+    return found, last
 
 
 def _arguments_of_lambdas(cursor: Cursor) -> frozenset[str]:

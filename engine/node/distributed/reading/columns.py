@@ -8,7 +8,7 @@ from engine.client import QueryRows
 from engine.distributed.peers import PeerShard
 from engine.distributed.select import SourceColumn
 from engine.errors import Code, OnclusterError, SqlError
-from engine.names import quote_string
+from engine.names import quote_identifier, quote_string
 from engine.node.asked_settings import flag
 from engine.node.distributed.functions.read_place import ReadPlace
 from engine.node.distributed.peers.peer_health import PeerHealth
@@ -47,6 +47,14 @@ def described_rows(answer: QueryRows) -> Sequence[tuple[str, str, str, str]]:
     """Names, types, kinds and default expressions."""
     rows = ((*map(str, row), "", "") for row in answer.rows)
     return [(name, type_, kind, expression) for name, type_, kind, expression, *_ in rows]
+
+
+def listed_for_create(answer: QueryRows) -> str:
+    """What a CREATE TABLE of a table like that has in its brackets."""
+    return ", ".join(
+        f"{quote_identifier(name)} {type_} {kind} {expression}"
+        for name, type_, kind, expression in described_rows(answer)
+    )
 
 
 async def columns_elsewhere(

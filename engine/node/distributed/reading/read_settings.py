@@ -22,8 +22,11 @@ _FORWARDED = frozenset(
         "additional_table_filters",
         "aggregate_functions_null_for_empty",
         "allow_custom_error_code_in_throwif",
+        "allow_experimental_funnel_functions",
         "allow_experimental_hash_functions",
         "allow_experimental_nlp_functions",
+        "allow_experimental_time_series_aggregate_functions",
+        "allow_experimental_ts_to_grid_aggregate_function",
         "allow_lossy_numeric_supertype",
         "allow_nonconst_timezone_arguments",
         "allow_suspicious_fixed_string_types",
@@ -51,6 +54,7 @@ _FORWARDED = frozenset(
         "enable_named_columns_in_function_tuple",
         "enable_time_series_aggregate_functions",
         "extract_key_value_pairs_max_pairs_per_row",
+        "extract_kvp_max_pairs_per_row",
         "final",
         "formatdatetime_e_with_space_padding",
         "formatdatetime_f_prints_scale_number_of_digits",
@@ -72,6 +76,7 @@ _FORWARDED = frozenset(
         "least_greatest_legacy_null_behavior",
         "max_bytes_to_read",
         "max_bytes_to_read_leaf",
+        "max_partitions_to_read",
         "max_rows_to_read",
         "max_rows_to_read_leaf",
         "parsedatetime_e_requires_space_padding",
@@ -97,7 +102,8 @@ _FORWARDED = frozenset(
         "variant_throw_on_type_mismatch",
     }
 )
-"""ClickHouse passes on everything that was changed; servers of another version do not know everything."""
+"""ClickHouse passes on everything that was changed; servers of another version do not know everything. A
+setting with two names goes by the one that the user gave."""
 
 _OF_CONVERSIONS = frozenset(
     {

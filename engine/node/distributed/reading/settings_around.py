@@ -16,7 +16,8 @@ from engine.sql.cursor import Cursor
 from engine.sql.settings_clauses import settings_in
 
 _ZONE = "session_timezone"
-_OF_STATEMENT = ("distributed_group_by_no_merge", "distributed_product_mode")
+_OF_STATEMENT = {"distributed_group_by_no_merge": ("", "0"), "distributed_product_mode": ("",)}
+"""And what they are where nothing is said."""
 
 
 def settings_of_statement(asked: Asked, sql: str) -> Mapping[str, str]:
@@ -53,8 +54,9 @@ def settings_around(sql: str, start: int, whole: Mapping[str, str]) -> Mapping[s
         found[_ZONE] = whole[_ZONE]
     else:
         found.pop(_ZONE, None)
-    for name in _OF_STATEMENT:
-        if found.get(name, "") != whole.get(name, ""):
+    for name, usual in _OF_STATEMENT.items():
+        said, of_whole = found.get(name, ""), whole.get(name, "")
+        if said != of_whole and not (said in usual and of_whole in usual):
             raise SqlError(
                 Code.NOT_IMPLEMENTED,
                 f"Setting {name} is not supported in a part of a SELECT over Distributed tables.",

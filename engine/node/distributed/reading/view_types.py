@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from engine.distributed.select import IS_CHECKED
 from engine.errors import SqlError
 from engine.names import TableName, quote_identifier, quote_string
 from engine.node.replicated.running.local_tables import LocalTables
@@ -29,4 +30,5 @@ def _item(column: str, declared: str, given: str) -> str:
     quoted = quote_identifier(column)
     if declared == given or declared.startswith("AggregateFunction"):
         return quoted
-    return f"CAST({quoted}, {quote_string(declared)}) AS {quoted}"
+    cast = "_CAST" if IS_CHECKED.search(declared) else "CAST"  # whoever made the view was asked
+    return f"{cast}({quoted}, {quote_string(declared)}) AS {quoted}"

@@ -27,7 +27,8 @@ SELECT database, table, groupArray(name) FROM (
     SELECT database, table, name FROM system.columns
     WHERE default_kind NOT IN ('MATERIALIZED', 'ALIAS')
       AND (database, table) IN (
-        SELECT target_database, target_table FROM system.tables WHERE engine = 'MaterializedView')
+        SELECT arrayJoin([(database, name), (target_database, target_table)])
+        FROM system.tables WHERE engine = 'MaterializedView')
     ORDER BY database, table, position
 ) GROUP BY database, table
 """
@@ -58,10 +59,11 @@ async def _runs(
     }
     found = []
     for view, uuid, target, select in views:
+        taken, declared = columns.get(target, ()), columns.get(view, ())
         read = {ref.name for ref in read_tables(Cursor(select), 0)}
         for source in sources.get(view, ()):
             if source in read:  # a table that was renamed stays the view's, which reads another one now
-                found.append(View(view, uuid, source, target, columns.get(target, ()), select))
+                found.append(View(view, uuid, source, target, taken, declared, select))
     return sorted(found, key=lambda view: (view.name, view.source))
 
 

@@ -60,13 +60,15 @@ RunInsert = Callable[[Asked], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A materialized view: what it reads, what it writes to and which columns that takes."""
+    """A materialized view: what it reads, what it writes to, which columns that takes, and which columns the
+    view says that it has."""
 
     name: TableName
     uuid: UUID
     source: TableName
     target: TableName
     columns: tuple[str, ...]
+    declared: tuple[str, ...]
     select: str
 
 
@@ -296,11 +298,18 @@ class ViewPush:
         finally:
             await self._pool.query(f"DROP TABLE IF EXISTS {stage.quoted} SYNC")
 
-    async def _columns(self, view: View) -> Sequence[str]:
+    async def _columns(self, view: View, stage: TableName) -> Sequence[str]:
         """What the view's SELECT gives, by its own names, and the target takes. The columns that the view
-        declares may have other names, and come to no table."""
-        given = await self._pool.query(f"DESCRIBE ({view.select})", format="JSONCompactColumns")
-        return [name for name in json.loads(given.text)[0] if name in view.columns]
+        declares may have other names, and come to no table; they have to do where chDB, which evaluates
+        scalar subqueries to describe a SELECT, would read a Distributed table."""
+        select = reading_from(view.select, view.source, stage)
+        try:
+            answer = await self._pool.query(f"DESCRIBE ({select})", format="JSONCompactColumns")
+        except SqlError:
+            given: Sequence[str] = view.declared
+        else:
+            given = json.loads(answer.text)[0]
+        return [name for name in given if name in view.columns]
 
     async def _run(
         self,
@@ -319,7 +328,7 @@ class ViewPush:
                 f"Materialized views write in a circle: {' → '.join(map(str, (*chain, view.name)))}",
             )
         select = reading_from(view.select, view.source, stage, condition, computed)
-        columns = ", ".join(map(quote_identifier, await self._columns(view)))
+        columns = ", ".join(map(quote_identifier, await self._columns(view, stage)))
         sql = f"INSERT INTO {view.target.quoted} ({columns}) SELECT {columns} FROM ({select})"
         own = {n: v for n, v in asked.settings.items() if n != "insert_deduplication_token"}
         if view.target not in await self.distributed():
