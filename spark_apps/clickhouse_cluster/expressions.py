@@ -1,8 +1,8 @@
 """SQL between a column's type and what Arrow and Spark have in its place.
 
 Conversions that ClickHouse makes in silence are taken from it. CAST makes NULL of a text that is no UUID or
-address where the column is Nullable, and rounds times before 1970 up; Arrow has numbers for enums and IPv4,
-and bytes for UUID, IPv6 and numbers of 128 bits and more.
+address, or is too long for a FixedString, where the column is Nullable, and rounds times before 1970 up;
+Arrow has numbers for enums and IPv4, and bytes for UUID, IPv6 and numbers of 128 bits and more.
 """
 
 from __future__ import annotations
@@ -13,7 +13,12 @@ from engine.names import quote_identifier, quote_string
 from spark_apps.clickhouse_cluster.target import Column
 from spark_apps.clickhouse_cluster.types import INTEGERS, SIMPLE, ChType, stored_type
 
-_A_VALUE = {"UUID": "00000000-0000-0000-0000-000000000000", "IPv4": "0.0.0.0", "IPv6": "::"}
+_A_VALUE = {
+    "UUID": "00000000-0000-0000-0000-000000000000",
+    "IPv4": "0.0.0.0",
+    "IPv6": "::",
+    "FixedString": "",
+}
 _MICROSECONDS = 6
 """Digits of a time in Spark."""
 
@@ -61,7 +66,8 @@ def _unchanged(value: str, text: str) -> str:
     if kind.name in ("Array", "Map"):
         return _within(value, kind, _unchanged)
     if kind.name in _A_VALUE and kind.is_nullable:
-        parsed = f"CAST(ifNull({value}, '{_A_VALUE[kind.name]}'), '{kind.name}')"
+        given = f"({kind.arguments[0]})" if kind.arguments else ""
+        parsed = f"CAST(ifNull({value}, '{_A_VALUE[kind.name]}'), '{kind.name}{given}')"
         return f"if(isNull({value}), NULL, {parsed})"
     if kind.name == "DateTime64" and (lost := _MICROSECONDS - int(kind.arguments[0])) > 0:
         return f"{value} - toIntervalMicrosecond(positiveModulo(toUnixTimestamp64Micro({value}), {10**lost}))"

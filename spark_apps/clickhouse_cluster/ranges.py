@@ -107,7 +107,7 @@ def _require_names(kind: ChType, values: pa.ChunkedArray, column: Column) -> Non
 
 
 def _out_of_range(kind: ChType, values: pa.ChunkedArray, years: Years) -> Iterator[str]:
-    if kind.is_wide_number and pa.types.is_string(values.type):
+    if kind.is_wide_number and (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
         if (text := first_that_does_not_fit(kind, values)) is not None:
             yield f"cannot hold the number {text[:100]!r}"
     elif pa.types.is_date(values.type) or pa.types.is_timestamp(values.type):

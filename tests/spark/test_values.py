@@ -74,6 +74,8 @@ VALUES: Sequence[tuple[str, pa.DataType, list[Any], list[str]]] = (
      ["0001-01-01 00:00:00.000", "9999-12-31 23:59:59.999"]),
     ("LowCardinality(UInt8)", pa.int32(), [7], ["7"]),
     ("LowCardinality(Nullable(String))", pa.string(), ["x", None], ["\\N", "x"]),
+    ("Nullable(FixedString(2))", pa.binary(), [b"xy", None], ["\\N", "xy"]),
+    ("LowCardinality(Nullable(FixedString(2)))", pa.large_string(), ["xy", None], ["\\N", "xy"]),
     ("String", pa.binary(), [b"\xc3\xa4\t"], ["ä\\t"]),
     ("Array(Date)", pa.list_(pa.date32()), [[dt.date(2149, 6, 6)]], ["['2149-06-06']"]),
     ("Map(Int32, Float32)", pa.map_(pa.int64(), pa.float64()), [[(1, 0.1)]], ["{1:0.1}"]),
@@ -152,12 +154,20 @@ REFUSED: Sequence[tuple[str, pa.DataType, Any, int]] = (
         675,
     ),
     ("FixedString(2)", pa.string(), "xyz", 131),
+    ("Nullable(FixedString(2))", pa.string(), "xyz", 131),
+    (
+        "Map(String, Array(Nullable(FixedString(2))))",
+        pa.map_(pa.string(), pa.list_(pa.string())),
+        [("k", ["x", "xyz"])],
+        131,
+    ),
     ("Int128", pa.string(), str(2**127), 321),
     ("UInt256", pa.string(), str(2**256), 321),
     ("Nullable(Int256)", pa.string(), "x", 321),
     ("Array(UInt128)", pa.list_(pa.string()), ["7", "-1"], 321),
     ("Decimal(76, 1)", pa.string(), "1.55", 321),
     ("Nullable(Decimal(76, 0))", pa.string(), "", 321),
+    ("Nullable(Int256)", pa.large_string(), "x", 321),
 )
 """The type of a column, that of the rows, a value that does not fit, and the code of the error."""
 
