@@ -7,6 +7,7 @@ from engine.sql.edit import Edit, apply_edits
 from engine.sql.kinds import AlterCommand
 from engine.sql.kinds import StatementKind as K
 from engine.sql.parse import draft_of
+from engine.sql.settings_clauses import TRUE, is_bare
 from engine.sql.tokens import TokenKind, literal_value
 
 # Kinds whose trailing SETTINGS are the query's own even without FORMAT; elsewhere they belong to the table's
@@ -64,6 +65,11 @@ def output_settings(sql: str) -> dict[str, str]:
         d.at += 1
         while True:
             name = d.identifier()
+            if name is not None and is_bare(d):
+                settings[name] = TRUE
+                if d.accept(","):
+                    continue
+                break
             if name is None or not d.accept("="):
                 break
             begins = d.at
@@ -93,15 +99,22 @@ def _cut(d: Draft) -> int | None:
     d.at = d.tail
     while d.skip_to("FORMAT", "INTO", "SETTINGS"):
         at = d.at
-        behind = d.words[at + 1 : at + 3]
         is_outfile = d.looking_at("INTO", "OUTFILE") and d.into_outfile is not None
         is_format = d.word == "FORMAT" and d.format is not None and _is_format(d, at)
-        # `MODIFY COLUMN c SETTINGS (…)` belongs to the column.
-        is_own = d.word == "SETTINGS" and has_own_settings and behind[:1] != ["("] and "=" in behind
+        is_own = d.word == "SETTINGS" and has_own_settings and _begins_settings(d, at)
         if is_outfile or is_format or is_own:
             cuts.append(at)
         d.at = at + 1
     return min(cuts) if cuts else None
+
+
+def _begins_settings(d: Draft, at: int) -> bool:
+    behind = d.words[at + 1 : at + 3]
+    if "=" in behind:
+        return behind[0] != "("  # `MODIFY COLUMN c SETTINGS (…)` belongs to the column.
+    # A name without a value, and not the type of a column that is called so.
+    d.at = at + 2
+    return "_" in "".join(behind[:1]) and is_bare(d) and d.words[at - 1] not in ("COLUMN", "EXISTS")
 
 
 def _is_format(d: Draft, at: int) -> bool:

@@ -1,21 +1,43 @@
-"""SETTINGS clauses of a statement: `SETTINGS name = value, …`, wherever one stands outside brackets."""
+"""SETTINGS clauses of a statement: `SETTINGS name = value, …`, wherever one stands outside brackets.
+
+A name without a value means true: `SETTINGS insert_quorum_parallel, insert_quorum = 2`.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from engine.sql.cursor import Cursor
+from engine.sql.edit import Edit
 from engine.sql.tokens import TokenKind, literal_value
+
+TRUE = "1"
+_BEHIND_BARE = frozenset(
+    {
+        *(",", ";", ")", "FORMAT", "INTO", "SETTINGS", "VALUES", "SELECT", "WITH", "PARALLEL"),
+        *("AS", "EMPTY", "CLONE", "COMMENT", "POPULATE", "SQL", "DEFINER"),
+    }
+)
+
+
+def is_bare(cursor: Cursor) -> bool:
+    """Behind a setting's name: whether it has no value."""
+    return cursor.at_end or cursor.word in _BEHIND_BARE
 
 
 @dataclass(frozen=True, slots=True)
 class TextSetting:
-    """A setting, and where its value stands in the text; strings are without their quotes."""
+    """A setting, and where its value stands in the text, or where one would; strings are without their
+    quotes."""
 
     name: str
     value: str
     start: int
     end: int
+
+    def set_to(self, value: str) -> Edit:
+        """`value` is a literal."""
+        return Edit(self.start, self.end, value if self.start < self.end else f" = {value}")
 
 
 def settings_in(cursor: Cursor) -> list[TextSetting]:
@@ -23,7 +45,14 @@ def settings_in(cursor: Cursor) -> list[TextSetting]:
     found: list[TextSetting] = []
     while cursor.skip_to("SETTINGS"):
         cursor.at += 1
-        while (name := cursor.identifier()) is not None and cursor.accept("="):
+        while (name := cursor.identifier()) is not None:
+            if is_bare(cursor):
+                found.append(TextSetting(name, TRUE, cursor.last_end, cursor.last_end))
+                if cursor.accept(","):
+                    continue
+                break
+            if not cursor.accept("="):
+                break
             begins = cursor.at
             if not cursor.skip_brackets():
                 cursor.at += 2 if cursor.word == "-" else 1

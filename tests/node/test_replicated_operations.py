@@ -21,6 +21,17 @@ def test_optimize_final_merges_on_all_replicas(pair: Pair) -> None:
     assert pair.same(f"SELECT name FROM system.parts WHERE table = '{t}' ORDER BY 1") == "0_0_1_1\n1_0_1_1\n"
 
 
+def test_optimize_merges_what_would_not_be_worth_it_by_itself(pair: Pair) -> None:
+    t = pair.table(rest="ORDER BY k SETTINGS min_parts_to_merge_at_once = 3")
+    optimize = f"OPTIMIZE TABLE {t} SETTINGS optimize_throw_if_noop, alter_sync = 2"
+    for number in range(3):
+        assert error(pair.n1.post(optimize)) == 388
+        pair.n1.query(f"INSERT INTO {t} VALUES ({number}, 'x')")
+    pair.n1.query(optimize)
+    assert pair.rows(t) == "0\tx\n1\tx\n2\tx\n"
+    assert pair.same(f"SELECT name FROM system.parts WHERE table = '{t}'") == "all_0_2_1\n"
+
+
 def test_a_partition_that_is_merged_is_left_alone_if_that_is_wanted(pair: Pair) -> None:
     t = pair.table()
     pair.n1.query(f"OPTIMIZE TABLE {t} FINAL SETTINGS optimize_throw_if_noop = 1")  # no partition at all

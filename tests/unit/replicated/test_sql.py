@@ -93,6 +93,18 @@ def test_path_and_name_are_the_first_two_literals_or_the_defaults(
     assert Definition(sql).keeper_arguments() == expected
 
 
+def test_without_arguments_and_without_a_key_they_are_the_defaults() -> None:
+    assert Definition("CREATE TABLE t (a Int8) ENGINE = ReplicatedMergeTree").keeper_arguments() is None
+    replacing = Definition("CREATE TABLE t (a Int8) ENGINE = ReplicatedReplacingMergeTree(a)")
+    with pytest.raises(SqlError, match="two string literal arguments"):
+        replacing.keeper_arguments()
+
+
+def test_settings_may_stand_without_a_value() -> None:
+    sql = "CREATE TABLE t (a Int8) ENGINE = ReplicatedMergeTree ORDER BY a SETTINGS {} COMMENT 'c'"
+    assert Definition(sql.format("one, two = 2, three")).settings == {"one": "1", "two": "2", "three": "1"}
+
+
 def test_one_literal_alone_is_refused() -> None:
     definition = Definition("CREATE TABLE t (a Int8) ENGINE = ReplicatedMergeTree('/p') ORDER BY a")
     with pytest.raises(SqlError, match="two string literal arguments") as caught:

@@ -181,6 +181,22 @@ def test_shard_default_databases_leave_tables_to_the_executing_host() -> None:
             "ALTER TABLE t DROP COLUMN a",
             {"mutations_sync": "2"},
         ),
+        (
+            "ALTER TABLE t DELETE WHERE b SETTINGS allow_nondeterministic_mutations, mutations_sync = 2",
+            "ALTER TABLE t DELETE WHERE b",
+            {"allow_nondeterministic_mutations": "1", "mutations_sync": "2"},
+        ),
+        (
+            "OPTIMIZE TABLE t SETTINGS a = 1, optimize_throw_if_noop",
+            "OPTIMIZE TABLE t",
+            {"a": "1", "optimize_throw_if_noop": "1"},
+        ),
+        ("ALTER TABLE t ADD COLUMN settings Int8", "ALTER TABLE t ADD COLUMN settings Int8", {}),
+        (
+            "ALTER TABLE t ADD COLUMN IF NOT EXISTS settings my_type",
+            "ALTER TABLE t ADD COLUMN IF NOT EXISTS settings my_type",
+            {},
+        ),
         ("ALTER TABLE t MODIFY SETTING a = 1 FORMAT TSV", "ALTER TABLE t MODIFY SETTING a = 1", {}),
         (
             "CREATE TABLE t (a Int8) ENGINE = Log SETTINGS x = 1 FORMAT JSON SETTINGS y = -2",

@@ -13,6 +13,7 @@ from dataclasses import replace
 from engine.node.asked_settings import number
 from engine.node.statement import Asked
 from engine.sql.cursor import Cursor
+from engine.sql.edit import apply_edits
 from engine.sql.settings_clauses import settings_in
 
 _LIMITS = ("max_rows_to_read_leaf", "max_bytes_to_read_leaf")
@@ -27,9 +28,8 @@ def without_leaf_limits(asked: Asked) -> Asked:
     """The request whose text reads shards by their addresses; their requests keep what is taken from it."""
     sql = asked.sql
     if any(name in sql for name in _LIMITS):
-        for setting in reversed(settings_in(Cursor(sql))):
-            if setting.name in _LIMITS:
-                sql = f"{sql[: setting.start]}0{sql[setting.end :]}"
+        found = [setting.set_to("0") for setting in settings_in(Cursor(sql)) if setting.name in _LIMITS]
+        sql = apply_edits(sql, found)
     given = {**asked.session.settings, **asked.settings}
     if asked.session.is_readonly or not has_leaf_limits(given):
         return replace(asked, sql=sql)

@@ -91,7 +91,8 @@ class Definition:
 
     @property
     def is_extended(self) -> bool:
-        """ORDER BY or PRIMARY KEY is given outside the engine's arguments: the engine may have none."""
+        """ORDER BY or PRIMARY KEY is given outside the engine's arguments: the engine may have others than
+        path and replica."""
         words = self._draft.words
         return any(pair in (("ORDER", "BY"), ("PRIMARY", "KEY")) for pair in itertools.pairwise(words))
 
@@ -135,7 +136,7 @@ class Definition:
         if len(arguments) == 2 and arguments[0] is not None and arguments[1] is not None:
             return arguments[0], arguments[1]
         is_graphite = self.engine.name == "ReplicatedGraphiteMergeTree" and len(self.engine.arguments) == 1
-        if self.is_extended and (not arguments or arguments[0] is None or is_graphite):
+        if not arguments or (self.is_extended and (arguments[0] is None or is_graphite)):
             return None
         raise SqlError(
             Code.BAD_ARGUMENTS, "Expected two string literal arguments: zookeeper_path and replica_name"

@@ -71,5 +71,5 @@ class InsertSql:
         """The text with another table, run at once even if the text asks for `async_insert`."""
         ref = self._draft.refs[0]
         edits = [Edit(ref.start, ref.end, table.quoted)]
-        edits += [Edit(s.start, s.end, "0") for s in self._settings if s.name in _FORCED_OFF]
+        edits += [setting.set_to("0") for setting in self._settings if setting.name in _FORCED_OFF]
         return apply_edits(self.sql, edits)
