@@ -52,6 +52,10 @@ class Three:
         assert len(answers) == 1, answers
         return answers.pop()
 
+    def synced(self, table: str) -> None:
+        for node in self.nodes.values():
+            node.query(f"SYSTEM SYNC REPLICA {table}")
+
     def children(self, path: str) -> list[str]:
         return self.children_by(self.n1, path)
 
@@ -135,6 +139,9 @@ def test_every_kind_of_definition_is_the_same_on_all(three: Three) -> None:
         f"CREATE DICTIONARY {d}.dict (k UInt64, v String) PRIMARY KEY k "
         f"SOURCE(CLICKHOUSE(TABLE 'r' DB '{d}')) LAYOUT(FLAT()) LIFETIME(0)"
     )
+    n1.query(f"CREATE MATERIALIZED VIEW {d}.to_r TO {d}.r AS SELECT k, v FROM {d}.dict")
+    looks_up = "WITH 'dict' AS name SELECT dictGet(name, 'v', k) FROM r"
+    n1.query(f"ALTER TABLE to_r MODIFY QUERY {looks_up}", database=d)
     n2.query(f"ALTER TABLE {d}.r ADD COLUMN n Int8 DEFAULT 7", alter_sync="2")
     n3.query(f"ALTER TABLE {d}.p ADD COLUMN n Int8 DEFAULT 7, MODIFY COMMENT 'with n'")
     n1.query(f"ALTER TABLE {d}.r MODIFY SETTING merge_max_block_size = 100")
@@ -152,7 +159,8 @@ def test_every_kind_of_definition_is_the_same_on_all(three: Three) -> None:
     assert n2.query(f"SELECT * FROM {d}.p") == "1\t6\t0\n"
     shown = three.same(DEFINITIONS.format(d))
     names = [line.split("\t")[0] for line in shown.splitlines() if not line.startswith(".inner")]
-    assert names == ["dict", "dist", "like_r", "mv", "of_n1", "p", "q2", "r", "v"]
+    assert names == ["dict", "dist", "like_r", "mv", "of_n1", "p", "q2", "r", "to_r", "v"]
+    n1.query(f"DROP VIEW {d}.to_r")
     texts = three.same(f"SELECT engine_full FROM system.tables WHERE database = '{d}' AND name = 'r'")
     assert "merge_max_block_size = 100" in texts
     n2.query(f"INSERT INTO {d}.dist (k, v) VALUES (1, 'a')", distributed_foreground_insert="1")
@@ -168,6 +176,33 @@ def test_every_kind_of_definition_is_the_same_on_all(three: Three) -> None:
     n1.query(f"DROP TABLE {d}.p, {d}.q2 SYNC")
     assert not {"p", "q2"} & set(three.same(f"SHOW TABLES FROM {d}").split())
     assert not [n for n in three.same(f"SHOW TABLES FROM {d}").split() if n.startswith(".inner") or n == "mv"]
+
+
+def test_a_replicated_table_is_filled_once(three: Three) -> None:
+    d = three.database()
+    select = "SELECT rand64() AS k FROM numbers(10)"
+    heavy = {"database_replicated_allow_heavy_create": "1"}
+    three.n1.query(f"CREATE TABLE {d}.r ENGINE = ReplicatedMergeTree ORDER BY k AS {select}", **heavy)
+    view = f"CREATE MATERIALIZED VIEW {d}.v ENGINE = ReplicatedMergeTree ORDER BY k POPULATE AS SELECT"
+    three.n1.query(f"{view} rand64(k) AS k FROM {d}.r", **heavy)
+    inner = three.n1.query(f"SELECT name FROM system.tables WHERE database = '{d}' AND name LIKE '.inner%'")
+    for table in ("r", inner.strip()):
+        three.synced(f"{d}.`{table}`")
+        assert three.same(f"SELECT count() FROM {d}.`{table}`") == "10\n"
+
+
+def test_what_is_too_large_is_not_dropped_as_session_and_statement_say(three: Three) -> None:
+    d = three.database()
+    n1 = three.n1
+    n1.query(f"CREATE TABLE {d}.p (k UInt64) ENGINE = MergeTree ORDER BY k AS SELECT 1 AS k")
+    n1.query(f"CREATE MATERIALIZED VIEW {d}.v ENGINE = MergeTree ORDER BY k POPULATE AS SELECT * FROM {d}.p")
+    session = {"session_id": d}
+    n1.query("SET max_table_size_to_drop = 1", **session)
+    for table in ("p", "v"):
+        refused(n1.post(f"DROP TABLE {d}.{table}", **session), 359)
+        refused(n1.post(f"DROP TABLE {d}.{table} SETTINGS max_table_size_to_drop = 1"), 359)
+        n1.query(f"DROP TABLE {d}.{table} SETTINGS max_table_size_to_drop = 0", **session)
+    assert three.same(f"SHOW TABLES FROM {d}") == ""
 
 
 def test_what_cannot_be_is_refused_with_clickhouses_code(three: Three) -> None:
@@ -190,7 +225,11 @@ def test_what_cannot_be_is_refused_with_clickhouses_code(three: Three) -> None:
         ("CREATE DATABASE x ENGINE = Replicated('/clickhouse', 's', 'r')", 36, "does not look like"),
         (f"CREATE DATABASE x ENGINE = Replicated('/databases/{d}', 's1', 'n2')", 253, "already exists"),
         (f"CREATE TABLE {d}.t (k UInt64) ENGINE = MergeTree ORDER BY k", 57, ""),
-        (f"CREATE TABLE {d}.s ENGINE = MergeTree ORDER BY k AS SELECT 1 AS k", 344, "CREATE AS SELECT"),
+        (
+            f"CREATE TABLE {d}.s ENGINE = ReplicatedMergeTree ORDER BY k AS SELECT 1 AS k",
+            344,
+            "CREATE AS SELECT",
+        ),
         (f"CREATE TABLE {d}.s (k Int8) ENGINE = ReplicatedMergeTree('/x', 'y') ORDER BY k", 36, "explicit"),
         (f"CREATE TABLE {d}.s (k Int8) ENGINE = Nonsense", 56, ""),
         (f"DETACH TABLE {d}.t", 80, "PERMANENTLY"),

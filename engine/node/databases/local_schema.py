@@ -22,7 +22,7 @@ from engine.databases import Commit
 from engine.ddl.attempt import Fence
 from engine.errors import Code, OnclusterError, SqlError, UnknownOutcome
 from engine.names import TableName, quote_identifier, quote_string
-from engine.node.asked_settings import number
+from engine.node.asked_settings import flag, number, settings_of
 from engine.node.databases.begun import BegunMutations
 from engine.node.databases.commit_fence import CommitFence
 from engine.node.databases.moments import Moment, moment_of, opposite_of
@@ -52,6 +52,7 @@ _QUIET = {
     "allow_replace_partition_from_empty_source": "1",
 }
 """For what others have decided: a replica cannot refuse."""
+_NO_FENCE = Fence()
 
 RunHere = Callable[[Asked], Awaitable[None]]
 """Runs a statement as a client's that is on this node only."""
@@ -102,6 +103,8 @@ class ChdbSchema:
     async def execute_as_initiator(self, asked: Asked, commit: Commit) -> None:
         """`asked.sql` is a statement of the log with this database's name. Raises what chDB says, and what
         `commit` says; nothing was changed then, as far as it can be undone."""
+        # What stays a short name, as a dictionary's in a string, means the same as on the other replicas.
+        asked = replace(asked, database=self._name())
         statement = parse_statement(asked.sql)
         match moment_of(statement):
             case Moment.BEHIND if await self._takes_rows_place(statement):
@@ -142,10 +145,15 @@ class ChdbSchema:
         )
         return self._begun.is_done(number, [name for (name,) in rows])
 
-    async def _carry_out(self, sql: str, settings: Mapping[str, str], fence: Fence) -> None:
+    async def _carry_out(self, sql: str, settings: Mapping[str, str], fence: Fence = _NO_FENCE) -> None:
         session = self._shell.pool.session(one_shot=True)
         asked = Asked(
-            sql=sql, user=User("default"), session=session, settings={**settings, **_QUIET}, fence=fence
+            sql=sql,
+            user=User("default"),
+            session=session,
+            database=self._name(),
+            settings={**settings, **_QUIET},
+            fence=fence,
         )
         try:
             await self._shell.run_here(asked)
@@ -157,7 +165,7 @@ class ChdbSchema:
         if moment_of(parse_statement(query)) in (Moment.BEFORE, Moment.PLANNED):
             sql = from_log(query, self._name())
             if not self._is_done(parse_statement(sql)):
-                await self._carry_out(sql, settings, Fence())
+                await self._carry_out(sql, settings)
 
     async def _behind(self, asked: Asked, statement: Statement, commit: Commit) -> None:
         database = self._name()
@@ -212,30 +220,31 @@ class ChdbSchema:
             await self._shell.run_here(asked)
             await commit({})
             return
-        await self._check_droppable(asked, statement)
-        gone: dict[str, str | None] = {name: None}
         uuid = uuid_of(text)
         inner = [other for other in texts if other.startswith(_INNER) and str(uuid) in other]
-        gone |= dict.fromkeys(inner)
-        await commit(gone)
+        await self._check_droppable(asked, statement, inner)
+        await commit(dict.fromkeys([name, *inner]))
         quiet = replace(asked, sql=without_if_empty(asked.sql), settings={**asked.settings, **_QUIET})
         await self._shell.run_here(quiet)
 
-    async def _check_droppable(self, asked: Asked, statement: Statement) -> None:
-        """Raises SqlError for what chDB would refuse: it is too late when that is committed."""
+    async def _check_droppable(self, asked: Asked, statement: Statement, inner: Sequence[str]) -> None:
+        """Raises SqlError for what chDB would refuse: it is too late when that is committed. `inner` are
+        tables that go along."""
         if is_if_empty(asked.sql):
             await check_empty(self._shell.local, statement.tables[0])
         if not statement.kind.value.startswith("DROP "):
             return
         # DETACH refuses for the same dependencies, and a table of its own is no longer there for DROP.
         name = statement.tables[0]
+        given = settings_of(asked)
+        names = ", ".join(map(quote_string, (name.table, *inner)))
         rows = await self._shell.local.rows(
-            "SELECT total_bytes, loading_dependent_database, loading_dependent_table, "
+            "SELECT name, total_bytes, loading_dependent_database, loading_dependent_table, "
             "getSetting('check_table_dependencies'), getSetting('max_table_size_to_drop') FROM system.tables "
-            f"WHERE database = {quote_string(name.database)} AND name = {quote_string(name.table)}"
+            f"WHERE database = {quote_string(name.database or self._name())} AND name IN ({names})"
         )
-        for total, databases, tables, checks, most in rows:
-            limit = int(number(asked.settings, "max_table_size_to_drop", float(most)))
+        for own, total, databases, tables, checks, most in rows:
+            limit = int(number(given, "max_table_size_to_drop", float(most)))
             if total and limit and int(total) > limit:
                 raise SqlError(
                     Code.TABLE_SIZE_EXCEEDS_MAX_DROP_SIZE_LIMIT,
@@ -243,7 +252,7 @@ class ChdbSchema:
                     f"max_table_size_to_drop ({limit} bytes).",
                     hint="SETTINGS max_table_size_to_drop = 0 behind the statement allows it.",
                 )
-            if tables and checks and asked.settings.get("check_table_dependencies", "1") != "0":
+            if own == name.table and tables and flag(given, "check_table_dependencies", bool(checks)):
                 others = ", ".join(f"{d}.{t}" for d, t in zip(databases, tables, strict=True))
                 raise SqlError(
                     Code.HAVE_DEPENDENT_OBJECTS,
@@ -315,7 +324,7 @@ class ChdbSchema:
         head = head.replace(" _ ", f" {whole.quoted} ", 1)
         if not head.startswith("ATTACH MATERIALIZED VIEW") or " TO INNER UUID " not in head:
             head = head.replace("ATTACH ", "CREATE ", 1)  # an inner table is made by itself
-        await self._run(f"{head}{newline}{body}", LENIENT)
+        await self._carry_out(f"{head}{newline}{body}", LENIENT)
 
     async def _make_way(self, uuid: UUID | None) -> None:
         """A table of this UUID that was put away was altered by the others since."""

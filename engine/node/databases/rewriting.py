@@ -87,6 +87,23 @@ def for_log(sql: str, new_uuid: Callable[[], UUID]) -> str:
     return one_line(apply_edits(sql, edits)).rstrip("; \t\r\n")
 
 
+def for_others(sql: str) -> str:
+    """A statement of the log without the SELECT that fills a replicated table: the other replicas get its
+    rows from the initiator's. Each would insert its own, and only equal blocks are stored once."""
+    d = draft_of(sql)
+    if d.kind not in (_K.CREATE_TABLE, _K.CREATE_MATERIALIZED_VIEW) or not (d.engine or "").startswith(
+        REPLICATED
+    ):
+        return sql
+    definition = Definition(sql)
+    if d.kind is _K.CREATE_TABLE:
+        if definition.select is None or definition.as_at is None:
+            return sql
+        return apply_edits(sql, [Edit(definition.as_at, definition.as_at, "EMPTY ")])
+    at = _populate_at(d)
+    return sql if at is None else apply_edits(sql, [Edit(d.tokens[at].start, d.tokens[at].end, "")])
+
+
 def from_log(sql: str, database: str) -> str:
     """What was made by `for_log`, or by a ClickHouse server, for this replica's database."""
     d = draft_of(sql)
@@ -135,7 +152,7 @@ def check_create(sql: str, settings: Mapping[str, str]) -> str:
             hint="Use REFRESH … APPEND, or make the view in an Atomic database.",
         )
     definition = Definition(sql)
-    is_heavy = definition.select is not None if d.kind is _K.CREATE_TABLE else _populates(d)
+    is_heavy = _is_filled(d, definition) and (d.engine or "").startswith(REPLICATED)
     if is_heavy and not _flag(settings, "database_replicated_allow_heavy_create"):
         what = "CREATE AS SELECT" if d.kind is _K.CREATE_TABLE else "CREATE with POPULATE"
         raise SqlError(
@@ -195,9 +212,14 @@ def _check_arguments(sql: str, definition: Definition, settings: Mapping[str, st
     return sql
 
 
-def _populates(d: Draft) -> bool:
+def _is_filled(d: Draft, definition: Definition) -> bool:
+    return definition.select is not None if d.kind is _K.CREATE_TABLE else _populate_at(d) is not None
+
+
+def _populate_at(d: Draft) -> int | None:
+    """The token POPULATE of a CREATE MATERIALIZED VIEW."""
     before = d.words[: d.words.index("AS")] if "AS" in d.words else d.words
-    return "POPULATE" in before
+    return before.index("POPULATE") if "POPULATE" in before else None
 
 
 def _flag(settings: Mapping[str, str], name: str) -> int:

@@ -15,7 +15,14 @@ from engine.env import Env
 from engine.errors import Code, SqlError
 from engine.node.asked_settings import flag, number, settings_of
 from engine.node.databases.create_text import is_create_replicated
-from engine.node.databases.rewriting import check_create, for_log, from_log, one_by_one, with_whole_names
+from engine.node.databases.rewriting import (
+    check_create,
+    for_log,
+    for_others,
+    from_log,
+    one_by_one,
+    with_whole_names,
+)
 from engine.node.databases.routing import Way, check_statement, concerns_objects, way_of
 from engine.node.databases.running import ReplicatedDatabases, RunningDatabase
 from engine.node.databases.show import ShowDatabase
@@ -27,7 +34,14 @@ from engine.node.replicated.running.statements import done
 from engine.node.session_commands import trailing_settings
 from engine.node.statement import Answer, Asked
 from engine.node.temporary_tables import is_about_temporary
-from engine.sql import Statement, StatementKind, expand_macros, parse_statement, without_on_cluster
+from engine.sql import (
+    Statement,
+    StatementKind,
+    expand_macros,
+    output_settings,
+    parse_statement,
+    without_on_cluster,
+)
 
 _K = StatementKind
 _ABOUT_DATABASES = frozenset(
@@ -171,6 +185,7 @@ class DatabaseStatements:
         sql = self._with_definition(check_create(sql, settings))
         await asked.check_syntax()
         sql = await with_columns(asked, sql)
+        asked = replace(asked, settings={**asked.settings, **output_settings(asked.sql)})
         own = {**asked.session.settings, **asked.settings, **trailing_settings(asked.sql)}
         mode = OutputMode.parse(settings.get("distributed_ddl_output_mode", "throw"))
         timeout_s = number(settings, "distributed_ddl_task_timeout", DEFAULT_TIMEOUT_S)
@@ -181,7 +196,7 @@ class DatabaseStatements:
             await database.schema.execute_as_initiator(here, commit)
 
         entry = await database.core.submit(
-            query,
+            for_others(query),
             settings={name: value for name, value in own.items() if name not in _NOT_SHIPPED},
             initial_query_id=asked.query_id,
             execute=execute,

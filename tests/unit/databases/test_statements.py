@@ -11,7 +11,14 @@ import pytest
 from engine.errors import SqlError
 from engine.node.databases.create_text import engine_full, parse_create, place_of, shown_create
 from engine.node.databases.moments import Moment, moment_of, opposite_of
-from engine.node.databases.rewriting import check_create, for_log, from_log, one_by_one, with_whole_names
+from engine.node.databases.rewriting import (
+    check_create,
+    for_log,
+    for_others,
+    from_log,
+    one_by_one,
+    with_whole_names,
+)
 from engine.node.databases.routing import Way, check_statement, concerns_objects, way_of
 from engine.sql import parse_statement
 
@@ -229,11 +236,36 @@ def test_the_log_names_no_database_and_carries_uuids(sql: str, log: str) -> None
 
 
 @pytest.mark.parametrize(
+    ("sql", "others"),
+    [
+        (
+            "CREATE TABLE `t` ENGINE = ReplicatedMergeTree ORDER BY k AS SELECT 1 AS k",
+            "CREATE TABLE `t` ENGINE = ReplicatedMergeTree ORDER BY k EMPTY AS SELECT 1 AS k",
+        ),
+        (
+            "CREATE MATERIALIZED VIEW `v` ENGINE = ReplicatedMergeTree ORDER BY k POPULATE AS SELECT 1 AS k",
+            "CREATE MATERIALIZED VIEW `v` ENGINE = ReplicatedMergeTree ORDER BY k  AS SELECT 1 AS k",
+        ),
+        (f"CREATE TABLE `t` {MERGE_TREE} AS SELECT 1 AS k", None),
+        ("CREATE TABLE `t` ENGINE = ReplicatedMergeTree ORDER BY k EMPTY AS SELECT 1 AS k", None),
+        ("CREATE TABLE `t` (populate Int8) ENGINE = ReplicatedMergeTree ORDER BY populate", None),
+        ("ALTER TABLE `t` ADD COLUMN k Int8", None),
+    ],
+)
+def test_the_other_replicas_do_not_fill_a_replicated_table(sql: str, others: str | None) -> None:
+    assert for_others(sql) == (others or sql)
+
+
+@pytest.mark.parametrize(
     ("sql", "settings", "code"),
     [
         (f"CREATE TABLE d.t {uuid(7)} {MERGE_TREE}", {}, 36),
-        (f"CREATE TABLE d.t {MERGE_TREE} AS SELECT 1 AS k", {}, 344),
-        ("CREATE MATERIALIZED VIEW d.v ENGINE = Memory POPULATE AS SELECT 1 AS k", {}, 344),
+        ("CREATE TABLE d.t ENGINE = ReplicatedMergeTree ORDER BY k AS SELECT 1 AS k", {}, 344),
+        (
+            "CREATE MATERIALIZED VIEW d.v ENGINE = ReplicatedMergeTree ORDER BY k POPULATE AS SELECT 1 AS k",
+            {},
+            344,
+        ),
         ("CREATE MATERIALIZED VIEW d.v REFRESH EVERY 1 DAY ENGINE = Memory AS SELECT 1", {}, 48),
         ("CREATE TABLE d.t (k Int8) ENGINE = ReplicatedMergeTree('/p', 'r') ORDER BY k", {}, 36),
         (
@@ -259,6 +291,11 @@ def test_a_create_that_is_allowed() -> None:
     given = "CREATE TABLE d.t (k Int8) ENGINE = ReplicatedMergeTree('/{shard}/p', '{replica}', k) ORDER BY k"
     assert check_create(given, {name: "1"}) == given
     assert "ReplicatedMergeTree(k) ORDER" in check_create(given, {name: "2"})
+    for sql in (
+        f"CREATE TABLE d.t {MERGE_TREE} AS SELECT 1 AS k",
+        "CREATE MATERIALIZED VIEW d.v ENGINE = Memory POPULATE AS SELECT 1 AS k",
+    ):
+        assert check_create(sql, {}) == sql
     only = {"database_replicated_allow_only_replicated_engine": "1"}
     for sql in (
         "CREATE TABLE d.t (k Int8) ENGINE = ReplicatedMergeTree ORDER BY k",
