@@ -432,6 +432,26 @@ def test_unfinished_mutations_are_limited_by_the_table_or_the_statement(pair: Pa
     assert pair.rows(t) == "1\td\n"
 
 
+def test_a_reader_with_apply_mutations_on_fly_sees_what_mutations_under_way_make(pair: Pair) -> None:
+    t = pair.table()
+    view, setting = f"{t}_v", "SETTINGS apply_mutations_on_fly = 1"
+    pair.n1.query(f"CREATE VIEW {view} AS SELECT v FROM {t}")
+    pair.n1.query(f"INSERT INTO {t} SELECT 1, 'a'")
+    pair.n1.query(f"INSERT INTO {t} SELECT 2, 'b'")
+    for node in pair.both:
+        node.query(f"SYSTEM STOP MERGES {t}")
+    assert pair.n1.query(f"SELECT v FROM {view} ORDER BY v {setting}") == "a\nb\n"
+    pair.n1.query(f"ALTER TABLE {t} UPDATE v = 'z' WHERE k = 1 SETTINGS mutations_sync = 0")
+    pair.n1.query(f"DELETE FROM {t} WHERE k = 2 SETTINGS lightweight_deletes_sync = 0")
+    for name in (t, view):
+        assert error(pair.n1.post(f"SELECT v FROM {name} {setting}")) == 236
+    assert pair.n1.query(f"SELECT v FROM {t} ORDER BY v") == "a\nb\n"
+    for node in pair.both:
+        node.query(f"SYSTEM START MERGES {t}")
+    assert pair.n1.query(f"SELECT v FROM {view} {setting}") == "z\n"
+    pair.n1.query(f"DROP VIEW {view}")
+
+
 def test_mutations_sync_says_which_replicas_are_waited_for(pair: Pair) -> None:
     t = pair.table("k UInt64, v UInt8", rest="ORDER BY k")
     pair.n1.query(f"INSERT INTO {t} SELECT number, 0 FROM numbers(4)")

@@ -5,6 +5,8 @@ Which blocks are confirmed is asked of Keeper before the statement begins; parts
 which is the usual case, is read as it is. A view is looked through: the filters hold for the tables that its
 SELECT reads, and a materialized view has those of its target under its own name. `merge()` and a table of
 engine Merge have those of all that is merged, by the names of the tables that rows come from.
+
+`apply_mutations_on_fly = 1` (see `mutated_reads`) holds for the same tables.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from dataclasses import replace
 from engine.errors import Code, SqlError
 from engine.names import quote_string
 from engine.node.asked_settings import flag, settings_of
+from engine.node.replicated.rows import mutated_reads
 from engine.node.replicated.rows.read_tables import Readings, ReadTables
 from engine.node.replicated.running.local_tables import LocalTables
 from engine.node.replicated.running.runtime import ReplicatedTables, RunningTable
@@ -39,15 +42,23 @@ class ConsistentReads:
 
     async def prepare(self, asked: Asked, statement: Statement) -> Asked:
         """The request with its filters. Raises SqlError 289 when this replica lacks confirmed parts, 242
-        without Keeper."""
+        without Keeper, 236 and 341 as `wait_for_mutations`."""
         if statement.kind not in _READING or not self._tables:
             return asked
-        if not (_SETTING in asked.settings or _SETTING in asked.session.settings or _SETTING in asked.sql):
+        if not any(_may_be_set(asked, name) for name in (_SETTING, mutated_reads.SETTING)):
             return asked  # nearly always, and the text need not be taken apart
         settings = settings_of(asked)
-        if not flag(settings, _SETTING, False):
+        is_mutated, is_sequential = (
+            flag(settings, name, False) for name in (mutated_reads.SETTING, _SETTING)
+        )
+        if not is_mutated and not is_sequential:
             return asked
-        filters = await self._new_filters(await self._read.of(asked))
+        read = await self._read.of(asked)
+        if is_mutated:
+            await mutated_reads.wait_for_mutations(_all_of(read))
+        if not is_sequential:
+            return asked
+        filters = await self._new_filters(read)
         if not filters:
             return asked
         if settings.get(_FILTERS, "") not in ("", "{}"):
@@ -59,8 +70,7 @@ class ConsistentReads:
 
     async def _new_filters(self, read: ReadTables) -> Mapping[str, str]:
         """By the names of what they are for. Raises SqlError 48 for calls of merge() that cannot have one."""
-        tables = {*read.tables.values(), *(table for merge in read.merges for table in merge.tables.values())}
-        hidden = {table: await self._unconfirmed(table) for table in tables}
+        hidden = {table: await self._unconfirmed(table) for table in _all_of(read)}
         filters = {
             str(name): f"_part_uuid NOT IN ({', '.join(hidden[table])})"
             for name, table in read.tables.items()
@@ -91,6 +101,14 @@ class ConsistentReads:
             for part in sorted(table.store.active)
             if part.max_block > limits.get(part.partition_id, -1)
         ]
+
+
+def _may_be_set(asked: Asked, name: str) -> bool:
+    return name in asked.settings or name in asked.session.settings or name in asked.sql
+
+
+def _all_of(read: ReadTables) -> set[RunningTable]:
+    return {*read.tables.values(), *(table for merge in read.merges for table in merge.tables.values())}
 
 
 def _as_map(filters: Mapping[str, str]) -> str:
