@@ -73,6 +73,10 @@ def test_what_cannot_hold_in_a_part_of_a_statement_is_refused_there(world: World
         with pytest.raises(SqlError) as refused:
             world.ask(f"SELECT * FROM (SELECT count() FROM events SETTINGS {setting})")
         assert refused.value.code == Code.NOT_IMPLEMENTED
+    usual = "SELECT * FROM (SELECT count() FROM @ SETTINGS distributed_group_by_no_merge = 0)"
+    assert settings_around(usual, usual.index("@"), {}) == {"distributed_group_by_no_merge": "0"}
+    with pytest.raises(SqlError):
+        settings_around(usual, usual.index("@"), {"distributed_group_by_no_merge": "1"})
 
 
 NULLS = """

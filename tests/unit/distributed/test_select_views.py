@@ -73,12 +73,15 @@ def test_the_sides_of_a_paste_join_have_the_order_that_they_ask_for(world: World
 
 def test_a_view_has_the_types_that_it_declares(world: World, bench: Bench) -> None:
     """They were those of its SELECT."""
-    columns = "(name FixedString(5), total Float64, s AggregateFunction(sum, UInt64))"
-    select = "SELECT name, sum(price) AS total, sumState(id) AS s FROM events GROUP BY name"
-    world.ask(f"CREATE VIEW typed {columns} AS {select}")
-    bench.ask(f"CREATE OR REPLACE VIEW typed {columns} AS {select}")
+    columns = (
+        "(name FixedString(5), total Float64, s AggregateFunction(sum, UInt64), n LowCardinality(UInt8))"
+    )
+    select = "SELECT name, sum(price) AS total, sumState(id) AS s, count() AS n FROM events GROUP BY name"
+    allowed = "SETTINGS allow_suspicious_low_cardinality_types = 1"
+    world.ask(f"CREATE VIEW typed {columns} AS {select} {allowed}")
+    bench.ask(f"CREATE OR REPLACE VIEW typed {columns} AS {select} {allowed}")
     for sql in (
-        "SELECT name, total, finalizeAggregation(s) FROM typed ORDER BY name",
+        "SELECT name, total, finalizeAggregation(s), n FROM typed ORDER BY name",
         "SELECT sum(total / 7), sumMerge(s), toTypeName(any(name)) FROM typed",
         "SELECT toTypeName(*) FROM (SELECT total FROM typed AS x) LIMIT 1",
     ):

@@ -31,7 +31,7 @@ from engine.node.distributed.peers.peer_health import PeerHealth
 from engine.node.distributed.peers.peer_watch import Watching
 from engine.node.distributed.reading.early_reads import EarlyReads
 from engine.node.distributed.reading.patience import patience_s, time_limit_s
-from engine.node.distributed.reading.quoted_text import without_shards
+from engine.node.distributed.reading.quoted_text import with_place_in, without_shards
 from engine.node.distributed.reading.rows_to_read import ToRead
 from engine.node.distributed.registry.overlooked import explained
 from engine.node.statement import Answer, Asked
@@ -237,7 +237,7 @@ class Failover:
         if error.code == Code.SOCKET_TIMEOUT and self._left_s <= 0:
             return SqlError(Code.TIMEOUT_EXCEEDED, error.message)
         if error.code != Code.POCO_EXCEPTION or _OTHER_SERVERS.search(self.asked.sql):
-            return without_shards(error)
+            return with_place_in(self.asked.sql, without_shards(error))
         names = ", ".join(sorted({f"{read.peer.name.host}:{read.peer.name.port}" for read in self.reads}))
         code = Code.SOCKET_TIMEOUT if _is_slow(error) else Code.NETWORK_ERROR
         if code == Code.SOCKET_TIMEOUT and self._left_s <= 0:

@@ -1,7 +1,8 @@
 """Errors that quote the statement as chDB runs it: without what reads the shards.
 
 `In scope SELECT nope FROM (SELECT … FROM url('http://…') UNION ALL …) AS t` names nodes that are none of the
-user's business, and the list of all columns in their request hides what is wrong.
+user's business, and the list of all columns in their request hides what is wrong. The place of a syntax error
+is that in the user's text.
 """
 
 from __future__ import annotations
@@ -9,12 +10,17 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 
-from engine.errors import SqlError
+from engine.errors import Code, SqlError
 from engine.sql.tokens import scan
 
 _READ = re.compile(r"\bFROM url\(")
 _SUBQUERY = "(SELECT "
 _ALIAS = re.compile(r"\(…\) AS (?=[\w`])")
+_PLACE = re.compile(
+    r"failed at position (?P<at>\d+) \(.*?\)(?P<line> \(line \d+, col \d+\))?: "
+    r"(?P<rest>.*?)(?:\.\.\.)?\. Expected",
+    re.DOTALL,
+)
 
 
 def without_shards(error: SqlError) -> SqlError:
@@ -28,6 +34,21 @@ def without_shards(error: SqlError) -> SqlError:
     if text == error.message:
         return error
     return SqlError(error.code, _ALIAS.sub("", text), hint=error.hint, name=error.name)
+
+
+def with_place_in(sql: str, error: SqlError) -> SqlError:
+    """The same error if it is none of syntax, or what it quotes does not stand once in the user's text."""
+    found = _PLACE.search(error.message) if error.code == Code.SYNTAX_ERROR else None
+    if found is None or sql.count(found["rest"]) != 1:
+        return error
+    before = sql[: sql.index(found["rest"])]
+    text = error.message
+    if found["line"]:
+        column = len(before.rpartition("\n")[2].encode()) + 1
+        line = f" (line {before.count(chr(10)) + 1}, col {column})"
+        text = f"{text[: found.start('line')]}{line}{text[found.end('line') :]}"
+    text = f"{text[: found.start('at')]}{len(before.encode()) + 1}{text[found.end('at') :]}"
+    return SqlError(error.code, text, hint=error.hint, name=error.name)
 
 
 def _end(text: str, start: int) -> int:
