@@ -26,13 +26,12 @@ from typing import Any
 
 from engine.env import Env
 from engine.errors import BadArguments, KeeperAnswer, NoAuth
-from engine.keeper.base import Create, OpResult, Remove
+from engine.keeper.base import OpResult
 from engine.keeper.etcd import messages
 from engine.keeper.etcd.changes import pack_changes
 from engine.keeper.etcd.channel import EtcdChannel, EtcdRefuses, LinkLost
 from engine.keeper.etcd.layout import Layout
 from engine.keeper.etcd.overlay import (
-    EndSession,
     NotRead,
     Overlay,
     PendingResult,
@@ -43,6 +42,7 @@ from engine.keeper.etcd.overlay import (
 from engine.keeper.etcd.plan import Guard, Plan, TooLarge, parent_of
 from engine.keeper.etcd.record import Family, read_family
 from engine.keeper.etcd.turns import Crowd, InTurn, Turn, in_turn, later, number_giver
+from engine.keeper.etcd.writing import Writing
 from engine.keeper.tree import Caller
 
 _REMEMBERED = 2000
@@ -183,99 +183,112 @@ class Store:
         self, requests: Sequence[Request], caller: Callable[[], Caller], *, is_multi: bool = False
     ) -> Written:
         """Carry the requests out as one. `caller` is asked for the time of each attempt."""
-        paths = _paths_of(requests)
-        families: dict[str, Family] = {}
-        event_revision = -1  # of the moment at which all families were read; -1: there is no such moment
-        must_read = len(paths) > self._max_ops // 4 or any(isinstance(r, EndSession) for r in requests)
-        if not must_read:
-            families = {path: known for path in paths if (known := self._remembered.get(path)) is not None}
-        tries = 0
-        while True:
-            if must_read:
-                families, event_revision = await self.read_families(paths)
-                must_read = False
-            overlay = Overlay(families, caller())
-            try:
-                results = overlay.run(requests, is_multi=is_multi)
-            except (NotRead, KeeperAnswer) as error:
-                if isinstance(error, KeeperAnswer) and event_revision >= 0 and not overlay.assumed:
-                    return Written([], event_revision, error)
-                paths |= dict.fromkeys(overlay.nodes)
-                must_read = True
-                continue
-            if overlay.assumed:
-                event_revision = -1
-            ending = [each.session_id for each in requests if isinstance(each, EndSession)]
-            if not overlay.changes and not overlay.ephemerals and not ending and not _writes(overlay):
-                if event_revision >= 0:
-                    return Written([_settled(each) for each in results], event_revision)
-                paths |= dict.fromkeys(overlay.nodes)
-                must_read = True
-                continue
-            giver = number_giver(overlay)
-            try:
-                guard, extra = self._guard(overlay, event_revision, ending)
-                prepared: InTurn | Alone | None = None
-                if giver is not None:
-                    prepared = self._in_turn(
-                        overlay, giver, requests, guard, is_multi=is_multi, is_sure=tries > 0
-                    )
-                if prepared is None:
-                    prepared = self._alone(overlay, results, guard, extra)
-            except TooLarge:
-                paths |= dict.fromkeys(overlay.nodes) | dict.fromkeys(map(parent_of, overlay.nodes))
-                must_read = True
-                continue
-            except BadArguments as error:
-                return Written([], max(event_revision, 0), error)
-            began_s = self._env.monotonic_s()
-            try:
-                answer = await self._call(prepared.request)
-            except EtcdRefuses as refused:
-                return Written([], max(event_revision, 0), as_answer(refused, requests[0].path))
-            turn, responses = prepared.outcome(answer)
-            if turn is not None:
-                if giver is not None:
-                    self._number_crowd.met(turn.others)
-                self._crowd += (tries - self._crowd) / 8
-                revision = answer.header.revision
-                self._remembered.keep(turn.plan.families_after(revision).items())
-                return Written(self._settle(turn.results, responses, revision), revision)
-            tries += 1
-            self.retries += 1
-            event_revision = self._look_at_guard(responses)
-            paths |= dict.fromkeys(overlay.nodes)
-            fresh = responses[2:]
-            if fresh:
-                revision = answer.header.revision
-                families = {
-                    path: read_family(each.response_range.kvs, self._layout.node(path), revision)
-                    for path, each in zip(overlay.nodes, fresh, strict=True)
-                }
-                self._remembered.keep(families.items())
-                if giver is not None:
-                    made = families[giver.path].num_created - giver.before.num_created
-                    self._number_crowd.met(max(1, made))
-            else:
-                must_read = True
-            if giver is None and tries < _PATIENT_TRIES and self._crowd + tries > 1:
-                took_s = self._env.monotonic_s() - began_s
-                await self._env.sleep(took_s * self._env.rng.uniform(0, min(self._crowd + 1, 8)))
+        writing = Writing(requests, caller, is_multi)
+        writing.must_read = len(writing.paths) > self._max_ops // 4 or bool(writing.ending)
+        if not writing.must_read:
+            known = ((path, self._remembered.get(path)) for path in writing.paths)
+            writing.families = {path: family for path, family in known if family is not None}
+        while (written := await self._attempt(writing)) is None:
+            pass
+        return written
 
-    def _in_turn(
+    async def _attempt(self, writing: Writing) -> Written | None:
+        """None: nothing was done, and `writing` says what the next attempt begins with."""
+        if writing.must_read:
+            writing.families, writing.event_revision = await self.read_families(writing.paths)
+            writing.must_read = False
+        overlay = Overlay(writing.families, writing.caller())
+        try:
+            results = overlay.run(writing.requests, is_multi=writing.is_multi)
+        except NotRead:
+            writing.read_first(overlay.nodes)
+            return None
+        except KeeperAnswer as error:
+            if writing.is_of_one_instant and not overlay.assumed:
+                return Written([], writing.event_revision, error)
+            writing.read_first(overlay.nodes)
+            return None
+        if overlay.assumed:
+            writing.event_revision = -1
+        if not (overlay.changes or overlay.ephemerals or writing.ending or _writes(overlay)):
+            if writing.is_of_one_instant:
+                return Written([_settled(each) for each in results], writing.event_revision)
+            writing.read_first(overlay.nodes)
+            return None
+        giver = number_giver(overlay)
+        try:
+            prepared = self._prepared(writing, overlay, results, giver)
+        except TooLarge:
+            writing.read_first([*overlay.nodes, *map(parent_of, overlay.nodes)])
+            return None
+        except BadArguments as error:
+            return Written([], max(writing.event_revision, 0), error)
+        return await self._sent(writing, overlay, giver, prepared)
+
+    def _prepared(
+        self, writing: Writing, overlay: Overlay, results: list[PendingResult], giver: Touched | None
+    ) -> InTurn | Alone:
+        """Raises TooLarge, BadArguments."""
+        guard, extra = self._guard(overlay, writing.event_revision, writing.ending)
+        in_turn = None if giver is None else self._in_turn(writing, overlay, giver, guard)
+        return in_turn or self._alone(overlay, results, guard, extra)
+
+    async def _sent(
+        self, writing: Writing, overlay: Overlay, giver: Touched | None, prepared: InTurn | Alone
+    ) -> Written | None:
+        began_s = self._env.monotonic_s()
+        try:
+            answer = await self._call(prepared.request)
+        except EtcdRefuses as refused:
+            error = as_answer(refused, writing.requests[0].path)
+            return Written([], max(writing.event_revision, 0), error)
+        turn, responses = prepared.outcome(answer)
+        revision = answer.header.revision
+        if turn is not None:
+            if giver is not None:
+                self._number_crowd.met(turn.others)
+            self._crowd += (writing.tries - self._crowd) / 8
+            self._remembered.keep(turn.plan.families_after(revision).items())
+            return Written(self._settle(turn.results, responses, revision), revision)
+        writing.tries += 1
+        self.retries += 1
+        writing.event_revision = self._look_at_guard(responses)
+        self._take_what_is_there(writing, overlay, giver, responses[2:], revision)
+        if giver is None:
+            await self._give_way(writing.tries, self._env.monotonic_s() - began_s)
+        return None
+
+    def _take_what_is_there(
         self,
+        writing: Writing,
         overlay: Overlay,
-        giver: Touched,
-        requests: Sequence[Request],
-        guard: Guard,
-        *,
-        is_multi: bool,
-        is_sure: bool,
-    ) -> InTurn | None:
-        expected = self._number_crowd.expected(is_sure=is_sure)
+        giver: Touched | None,
+        fresh: Sequence[Any],
+        revision: int,
+    ) -> None:
+        """Of the answer to a transaction that was not done: `fresh` are the nodes, if so many fit into it."""
+        writing.paths |= dict.fromkeys(overlay.nodes)
+        if not fresh:
+            writing.must_read = True
+            return
+        writing.families = {
+            path: read_family(each.response_range.kvs, self._layout.node(path), revision)
+            for path, each in zip(overlay.nodes, fresh, strict=True)
+        }
+        self._remembered.keep(writing.families.items())
+        if giver is not None:
+            made = writing.families[giver.path].num_created - giver.before.num_created
+            self._number_crowd.met(max(1, made))
+
+    async def _give_way(self, tries: int, took_s: float) -> None:
+        if tries < _PATIENT_TRIES and self._crowd + tries > 1:
+            await self._env.sleep(took_s * self._env.rng.uniform(0, min(self._crowd + 1, 8)))
+
+    def _in_turn(self, writing: Writing, overlay: Overlay, giver: Touched, guard: Guard) -> InTurn | None:
+        expected = self._number_crowd.expected(is_sure=writing.tries > 0)
         if len(expected) == 1:
             return None
-        made = later(overlay, giver, requests, is_multi=is_multi, expected=expected)
+        made = later(overlay, giver, writing.requests, is_multi=writing.is_multi, expected=expected)
         turns = (self._turn(other, found, giver.path, others) for others, other, found in made)
         return in_turn(turns, guard, self._max_ops)
 
@@ -327,21 +340,6 @@ class Store:
                 if not refused.is_busy:
                     raise
             await self._env.sleep(_BUSY_PAUSE_S * self._env.rng.uniform(0.5, 1.5))
-
-
-def _paths_of(requests: Iterable[Request]) -> dict[str, None]:
-    """The nodes that the requests will look at, as far as it can be said beforehand."""
-    paths: dict[str, None] = {}
-    for request in requests:
-        if isinstance(request, EndSession):
-            for path in request.paths:
-                paths[path] = paths[parent_of(path)] = None
-            continue
-        if isinstance(request, Create | Remove) and request.path != "/":
-            paths[parent_of(request.path)] = None
-        if not (isinstance(request, Create) and request.mode.is_sequential):
-            paths[request.path] = None
-    return paths
 
 
 def _writes(overlay: Overlay) -> bool:
