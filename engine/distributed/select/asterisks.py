@@ -92,10 +92,12 @@ def _joined_by(cursor: Cursor, select: int) -> Iterator[set[str]]:
 
 
 def names_columns_of_asterisks(cursor: Cursor) -> bool:
-    """Whether columns that nothing reads have to be there: `* EXCEPT STRICT (a)` wants a column a, and with
-    `* REPLACE (… AS a)` an `a` elsewhere is what stands for that column."""
-    return "STRICT" in cursor.words or any(
-        word == "REPLACE" and before in _BEFORE_REPLACE for before, word in itertools.pairwise(cursor.words)
+    """Whether columns that nothing reads have to be there: `* EXCEPT STRICT (a)` wants a column a, what
+    `* APPLY (x -> 1)` and `* REPLACE (1 AS a)` make of columns need not read them, and with the latter an `a`
+    elsewhere is what stands for that column."""
+    words = cursor.words
+    return not {"APPLY", "STRICT"}.isdisjoint(words) or any(
+        word == "REPLACE" and before in _BEFORE_REPLACE for before, word in itertools.pairwise(words)
     )
 
 

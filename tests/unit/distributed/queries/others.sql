@@ -99,3 +99,6 @@ SELECT * EXCEPT (tags) REPLACE (id + 1 AS ratio) FROM events ORDER BY ratio DESC
 SELECT * REPLACE (id AS ratio), row_number() OVER (ORDER BY ratio DESC) AS n FROM events ORDER BY n LIMIT 3
 SELECT * FROM events AS e JOIN (SELECT id * 2 AS twice FROM people) AS p USING (twice) ORDER BY twice LIMIT 3
 SELECT *, e.*, COLUMNS('^twi') FROM events AS e JOIN (SELECT name || '!' AS label, id * 2 AS twice FROM people) AS p USING twice, label ORDER BY twice LIMIT 3
+SELECT * REPLACE (0 AS ratio) FROM events ORDER BY id LIMIT 3
+SELECT id, * APPLY (x -> 1) FROM events ORDER BY id LIMIT 3
+SELECT COLUMNS('^n') APPLY x -> id, events.* EXCEPT (tags) APPLY x -> (id, city) FROM events ORDER BY id LIMIT 3
