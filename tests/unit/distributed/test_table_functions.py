@@ -38,6 +38,13 @@ def test_a_table_is_named_with_or_without_its_database(call: str, table: TableNa
     assert called(call) == table
 
 
+def test_remote_takes_a_name_without_quotes_for_that_of_a_cluster() -> None:
+    for argument, cluster in (("c", "c"), ("`c`", "c"), ("'c'", ""), ("n1", "")):
+        sql = f"SELECT * FROM remote({argument}, db.t, k)"
+        [call] = table_functions(sql, lambda: TOPOLOGY, "mine")
+        assert (call.cluster.name, call.table, call.sharding_key) == (cluster, TableName("db", "t"), "k")
+
+
 FUNCTIONS = ["view(SELECT * FROM t, cluster(c, u))", "numbers(5)", "merge('db', '^t')", "`numbers`(5), k"]
 CALLS = ["cluster('c', {})", "clusterAllReplicas(c, {})", "remote('n1', {})", "remoteSecure('n1', {})"]
 

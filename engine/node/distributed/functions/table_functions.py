@@ -189,8 +189,11 @@ def _of_addresses(
         key = _source(sql, others.pop())
     rest = [_text(sql, argument) for argument in others]
     user, password = (rest[0] if rest else ""), (rest[1] if len(rest) > 1 else "")
+    name = _text(sql, arguments[0])
+    if name in topology.clusters and arguments[0][0].kind is not TokenKind.STRING:
+        return topology.cluster(name), table, key
     shards = []
-    for number, shard in enumerate(_expanded(_text(sql, arguments[0])), start=1):
+    for number, shard in enumerate(_expanded(name), start=1):
         replicas = tuple(
             _replica(address, user, password, topology, is_secure=word == "REMOTESECURE")
             for address in shard.split("|")
