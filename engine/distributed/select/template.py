@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 from engine.distributed.select import clauses
 from engine.distributed.select.asterisks import Hidden, asterisk_edits, is_under_pattern
+from engine.distributed.select.clauses import select_of
 from engine.distributed.select.model import (
     ALIAS_PLACE,
     READ_WITH_PLACE,
@@ -184,6 +185,7 @@ def make_template(
     with_final: dict[int, int] = {}
     hidden: list[Hidden] = []
     own_names: list[Edit] = []
+    called_so: dict[str, list[int]] = {}
     all_columns = [column.name for ref in refs for column in ref.table.columns]
     candidates = [_candidate(cursor, by_start[ref.start], ref) for ref in refs]
     prewheres = find_prewheres(cursor, candidates)
@@ -213,7 +215,7 @@ def make_template(
         if is_in:
             text = f"(SELECT * FROM {text})"
         else:
-            behind, alias = _alias(cursor, at, ref.alias)
+            behind, alias = _alias(cursor, at, _own_alias(cursor, ref, called_so, databases))
             modifiers, upto = _modifiers(cursor, behind)
             is_final = ref.is_final or "FINAL" in modifiers.upper()
             if (prewhere := of_joins.get(first)) is not None:
@@ -288,6 +290,21 @@ def _alias(cursor: Cursor, at: int, own: str) -> tuple[int, str]:
     if at < len(tokens) and tokens[at].is_name and words[at] not in _NO_ALIAS:
         return at + 1, ""
     return at, f" AS {quote_identifier(own)}" if own else ""
+
+
+def _own_alias(
+    cursor: Cursor, ref: Reference, called: dict[str, list[int]], databases: Mapping[int, TableName]
+) -> str:
+    """What a table without an alias is called: by its name, and the second one of a SELECT by its whole name,
+    as in the columns of the answer of `SELECT * FROM t JOIN t USING (a)`. `called` are the tables before."""
+    first = cursor.at_offset(ref.start)
+    before = called.setdefault(ref.alias, [])
+    before.append(first)
+    if not ref.alias or len(before) == 1 or ref.start not in databases:
+        return ref.alias
+    select = select_of(cursor, first)
+    same = sum(select_of(cursor, at) == select for at in before) - 1
+    return f"{databases[ref.start].database}." * same + ref.alias
 
 
 def _modifiers(cursor: Cursor, at: int) -> tuple[str, int]:

@@ -102,3 +102,6 @@ SELECT *, e.*, COLUMNS('^twi') FROM events AS e JOIN (SELECT name || '!' AS labe
 SELECT * REPLACE (0 AS ratio) FROM events ORDER BY id LIMIT 3
 SELECT id, * APPLY (x -> 1) FROM events ORDER BY id LIMIT 3
 SELECT COLUMNS('^n') APPLY x -> id, events.* EXCEPT (tags) APPLY x -> (id, city) FROM events ORDER BY id LIMIT 3
+SELECT * FROM people JOIN people USING (id) WHERE id < 30 ORDER BY ALL
+SELECT people.name, * FROM people JOIN people ON age = id + 3 OR people.id = 6 ORDER BY ALL LIMIT 9
+SELECT count() FROM (SELECT 1 FROM people, one.people, people AS p) AS s, people
