@@ -41,6 +41,7 @@ from engine.names import quote_identifier, quote_string
 from engine.part_storage.alter_statements import AlterStep, Effect, joined, next_step
 from engine.part_storage.column_notes import load_notes, note_alter, stale_columns
 from engine.part_storage.disk import force_directory, force_to_disk, write_durably
+from engine.part_storage.dropping import check_parts_keep_columns, define_past_views
 from engine.part_storage.hidden_settings import HIDDEN_SETTINGS
 from engine.part_storage.mutation_scratch import columns_in, split_commands
 from engine.part_storage.part_files import (
@@ -99,7 +100,9 @@ class Alterer:
             text = self._scratch.create_text(connection, scratch.name)
         after = parse_definition(text)
         mutations = sorted(rows, key=lambda row: _mutation_number(row[0]))
-        mutation = joined([piece for _, command in mutations for piece in split_commands(command)])
+        pieces = [piece for _, command in mutations for piece in split_commands(command)]
+        check_parts_keep_columns((local.part for local in self._state.active.values()), pieces)
+        mutation = joined(pieces)
         definition = TableDefinition(
             metadata=after.metadata,
             columns=after.columns,
@@ -160,13 +163,14 @@ class Alterer:
         statement = f"ALTER TABLE {table.quoted} {step.commands} SETTINGS materialize_ttl_after_modify = 0"
         stale = self._stale(step.added)
         effect = Effect.RENAMES if stale else step.effect
+        at_once = f"{statement}, mutations_sync = 2, alter_sync = 2"
         if effect is Effect.NOTHING or not self._state.active:
-            connection.define(f"{statement}, mutations_sync = 2, alter_sync = 2")
+            define_past_views(connection, table, at_once)
             return
         self._remember(effect, stale)
         try:
             if effect is Effect.RENAMES:
-                connection.define(f"{statement}, mutations_sync = 2, alter_sync = 2")
+                define_past_views(connection, table, at_once)
             else:
                 self._run_without_mutations(connection, f"{statement}, mutations_sync = 0, alter_sync = 0")
         finally:
@@ -176,7 +180,7 @@ class Alterer:
         table = self._state.table.quoted
         connection.execute(f"SYSTEM STOP MERGES {table}")
         try:
-            connection.define(statement)
+            define_past_views(connection, self._state.table, statement)
             self._kill_mutations(connection)
         finally:
             connection.execute(f"SYSTEM START MERGES {table}")

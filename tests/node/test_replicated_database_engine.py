@@ -211,6 +211,8 @@ def test_what_cannot_be_is_refused_with_clickhouses_code(three: Three) -> None:
     n1.query(f"CREATE TABLE {d}.t (k UInt64) ENGINE = MergeTree ORDER BY k")
     n1.query("CREATE DATABASE IF NOT EXISTS elsewhere")
     n1.query("CREATE TABLE IF NOT EXISTS elsewhere.o (k UInt64) ENGINE = MergeTree ORDER BY k")
+    n1.query(f"CREATE TABLE {d}.read (k UInt64, a UInt8) ENGINE = MergeTree ORDER BY k")
+    n1.query(f"CREATE MATERIALIZED VIEW {d}.reads TO {d}.t AS SELECT k + a AS k FROM {d}.read")
     for sql, code, text in (
         (CREATE.format(d, d), 82, "already exists"),
         ("CREATE DATABASE x ENGINE = Replicated('/p', 's', 'r', 'x')", 36, "3 arguments"),
@@ -236,6 +238,7 @@ def test_what_cannot_be_is_refused_with_clickhouses_code(three: Three) -> None:
         (f"DROP TABLE {d}.absent", 60, ""),
         (f"ALTER TABLE {d}.t ADD COLUMN k Int8", 15, ""),
         (f"ALTER TABLE {d}.absent ADD COLUMN k Int8", 60, ""),
+        (f"ALTER TABLE {d}.read DROP COLUMN a", 524, "['reads']"),
         (f"RENAME TABLE {d}.absent TO {d}.there", 60, ""),
         (f"RENAME TABLE {d}.t TO elsewhere.t", 48, "between databases"),
         (f"RENAME TABLE elsewhere.o TO {d}.o", 48, "between databases"),
@@ -247,7 +250,7 @@ def test_what_cannot_be_is_refused_with_clickhouses_code(three: Three) -> None:
         ("SYSTEM SYNC DATABASE REPLICA elsewhere", 36, "Replicated"),
     ):
         refused(n1.post(sql), code, text)
-    assert three.same(f"SHOW TABLES FROM {d}") == "t\n"
+    assert three.same(f"SHOW TABLES FROM {d}") == "read\nreads\nt\n"
     assert "x" not in n1.query("SHOW DATABASES").split()
     for node in three.nodes.values():
         assert node.query(f"SYSTEM SYNC DATABASE REPLICA {d}") == ""

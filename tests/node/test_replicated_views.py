@@ -140,6 +140,29 @@ def test_a_view_follows_its_target_that_another_replica_alters(pair: Pair) -> No
     assert n2.query("SELECT * FROM d.alt ORDER BY k") == "1\t0\n2\t0\n3\t4\n"
 
 
+def test_a_column_that_a_view_reads_is_not_dropped(pair: Pair) -> None:
+    t = pair.table("k UInt64, a UInt64, b UInt64", rest="ORDER BY k")
+    pair.n1.query(f"CREATE MATERIALIZED VIEW d.reads ENGINE = Memory AS SELECT * FROM {t} WHERE {t}.a > 0")
+    refused(pair.n1.post(f"ALTER TABLE {t} ADD COLUMN c UInt8, DROP COLUMN a"), 524, "['reads']")
+    pair.n1.query(f"ALTER TABLE {t} CLEAR COLUMN a")
+    pair.n1.query("ALTER TABLE d.reads MODIFY QUERY SELECT k, a FROM default." + t)
+    pair.n1.query(f"ALTER TABLE {t} DROP COLUMN b")
+    pair.n1.query("DROP VIEW d.reads SYNC")
+
+
+def test_a_view_on_one_node_does_not_hold_up_what_another_replica_drops(pair: Pair) -> None:
+    t = pair.table("k UInt64, a UInt64", rest="ORDER BY k")
+    pair.n1.query(f"INSERT INTO {t} VALUES (1, 2)")
+    pair.n1.query(f"CREATE MATERIALIZED VIEW d.only_n1 ENGINE = Memory AS SELECT k, a FROM {t}")
+    pair.n2.query(f"ALTER TABLE {t} DROP COLUMN a SETTINGS alter_sync = 2")
+    assert pair.rows(t) == "1\n"
+    assert pair.n1.query("SELECT count() FROM d.only_n1") == "0\n"
+    pair.n1.query("ALTER TABLE d.only_n1 MODIFY QUERY SELECT k, 7 AS a FROM default." + t)
+    pair.n1.query(f"INSERT INTO {t} VALUES (3)")
+    assert pair.n1.query("SELECT * FROM d.only_n1") == "3\t7\n"
+    pair.n1.query("DROP VIEW d.only_n1 SYNC")
+
+
 def test_a_view_does_not_read_what_has_taken_its_tables_name(pair: Pair) -> None:
     """1. A view's source and another table change names. 2. Whichever of them rows are inserted into, the
     view gets none: the one is not what it reads, the other not its source. So it is with tables of chDB."""

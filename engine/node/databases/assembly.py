@@ -57,6 +57,7 @@ class DatabasesNode:
             life=replicated.life,
             texts=texts,
             planner=self._planner,
+            dropped_columns=replicated.dropped_columns,
             run_here=self._run_here,
         )
         self.databases = ReplicatedDatabases(

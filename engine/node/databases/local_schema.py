@@ -32,6 +32,8 @@ from engine.node.databases.rewriting import from_log
 from engine.node.databases.texts import SchemaTexts, changes, uuid_of
 from engine.node.replicated.definitions.if_empty import check_empty, is_if_empty, without_if_empty
 from engine.node.replicated.definitions.own_tables import own_table, table_behind
+from engine.node.replicated.parts.partition_sql import alter_pieces, column_drops
+from engine.node.replicated.rows.dropped_columns import DroppedColumns
 from engine.node.replicated.running.lifecycle import TableLifecycle
 from engine.node.replicated.running.local_tables import LocalTables
 from engine.node.statement import Asked
@@ -67,6 +69,7 @@ class Shell:
     life: TableLifecycle
     texts: SchemaTexts
     planner: AlterPlanner
+    dropped_columns: DroppedColumns
     run_here: RunHere
 
 
@@ -277,6 +280,7 @@ class ChdbSchema:
         changed = changes({name.table: before.get(name.table, "")}, {name.table: planned})
         table = self._shell.life.tables.find(name)
         if table is None:
+            await self._shell.dropped_columns.check(name, column_drops(alter_pieces(asked.sql)))
             await commit(changed)
             await self._shell.run_here(asked)
             return

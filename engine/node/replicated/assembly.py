@@ -41,6 +41,7 @@ from engine.node.replicated.parts.part_names import PartNames
 from engine.node.replicated.replica_metrics import replica_gauges, replica_measures
 from engine.node.replicated.replicas_status import replicas_status
 from engine.node.replicated.rows.consistent_reads import ConsistentReads
+from engine.node.replicated.rows.dropped_columns import DroppedColumns
 from engine.node.replicated.rows.feeders import FeederGuard
 from engine.node.replicated.rows.inserts import ReplicatedInserts
 from engine.node.replicated.rows.plain_targets import PlainTargetStatements
@@ -120,6 +121,7 @@ class ReplicatedNode:
         )
         feeders = FeederGuard(self.tables, self._graph)
         self.life.check_new_name = feeders.check_new_table
+        self.dropped_columns = DroppedColumns(self._local, self._graph)
         self.views = ViewPush(self._graph, self.tables, pool=pool, env=env, run_insert=self.run_insert)
         self.on_altered: Callable[[TableName], None] = lambda _: None
         self.into_distributed: Callable[[Asked], Awaitable[Asked | None]] | None = None
@@ -153,7 +155,9 @@ class ReplicatedNode:
                 ShowStatements(self.life),
                 CheckStatements(self.tables),
                 self._inserts,
-                AlterStatements(self.tables, self.life.catalog, partial(open_plain, pool)),
+                AlterStatements(
+                    self.tables, self.life.catalog, partial(open_plain, pool), self.dropped_columns.check
+                ),
                 OptimizeStatements(self.tables),
                 KillMutationStatements(self.tables),
                 SystemStatements(self.tables, holder),
@@ -177,6 +181,7 @@ class ReplicatedNode:
                 hint="Stop what uses the port, or leave <interserver_http_port> out: any free one will do.",
             ) from error
         warn_if_open(self._config, self._server.port)
+        await self.dropped_columns.clear()
         self.life.rollups = await with_own_names(self._config.graphite, self._local)
         forced = is_forced(Path(self._config.path))
         await self.life.start(force=forced.exists())

@@ -373,6 +373,21 @@ def definition(body: str, tail: str = "ORDER BY `a`") -> TableDefinition:
     return parse_definition(f"CREATE TABLE d.t ({body}) ENGINE = MergeTree {tail}")
 
 
+async def test_no_part_loses_its_last_column(tmp_path: Path) -> None:
+    columns = "`n.a` Array(Int8), `n.b` Array(Int8), c Int8"
+    async with opened(tmp_path, f"CREATE TABLE t ({columns}) ENGINE = MergeTree ORDER BY tuple()") as made:
+        pool, store = made
+        await store.load()
+        await alter(store, "DROP COLUMN c")
+        await add(pool, store, "SELECT [1], [2]", "all_0_0_0")
+        await alter(store, "ADD COLUMN c Int8")
+        for commands in ("DROP COLUMN n", "CLEAR COLUMN n.a, DROP COLUMN IF EXISTS n.b"):
+            with pytest.raises(SqlError, match="all columns in part 'all_0_0_0'") as caught:
+                await store.plan_alter(commands)
+            assert caught.value.code == 36
+        await store.plan_alter("DROP COLUMN n.a")
+
+
 @pytest.mark.parametrize(
     ("before", "after", "commands"),
     [

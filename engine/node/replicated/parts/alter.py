@@ -15,10 +15,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
+from typing import Protocol
 
 from engine.errors import Code, SqlError
 from engine.keeper.base import Op
-from engine.names import quote_identifier, quote_string
+from engine.names import TableName, quote_identifier, quote_string
 from engine.node.asked_settings import flag, number, settings_of
 from engine.node.replicated.parts.local_alter import settings_commands, take_out
 from engine.node.replicated.parts.mutation_checks import MutationChecks
@@ -27,6 +28,7 @@ from engine.node.replicated.parts.partition_sql import (
     AlterPiece,
     Family,
     alter_pieces,
+    column_drops,
     family_of,
     partition_command,
     partition_of_mutation,
@@ -61,16 +63,30 @@ _KINDS = frozenset(
     }
 )
 _PLACE = "oncluster.place"
+_PLAINEST = "ENGINE = MergeTree ORDER BY tuple()"
+
+
+class CheckDrops(Protocol):
+    async def __call__(self, table: TableName, drops: Sequence[str], *, engine: str) -> None:
+        """Raises SqlError 524 where a view reads a column of `table` that one of the sub-commands drops."""
+        ...
 
 
 class AlterStatements:
     """Implements ReplicatedStatements."""
 
-    def __init__(self, tables: ReplicatedTables, catalog: TableCatalog, open_plain: OpenPlain) -> None:
+    def __init__(
+        self,
+        tables: ReplicatedTables,
+        catalog: TableCatalog,
+        open_plain: OpenPlain,
+        check_drops: CheckDrops,
+    ) -> None:
         self._tables = tables
         self._catalog = catalog
         self._partitions = PartitionCommands(tables, open_plain)
         self._checks = MutationChecks()
+        self._check_drops = check_drops
 
     async def run(self, asked: Asked, statement: Statement) -> Answer | None:
         if statement.kind not in _KINDS or not statement.tables:
@@ -169,6 +185,7 @@ class AlterStatements:
                 sync = max(sync, least, key=_strength)
                 await self._mutate(ctx, asked, run, sync, sync_setting, fence)
             else:
+                await self._check_drops(ctx.name, column_drops(run), engine=_PLAINEST)
                 await alter_table(
                     ctx,
                     await _written_anew(asked, run, ctx.name.database),

@@ -7,6 +7,7 @@ and chDB judges them.
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.errors import Code, SqlError
@@ -64,6 +65,10 @@ def family_of(piece: AlterPiece) -> Family:
 
 
 _CLEARS = frozenset({_A.CLEAR_COLUMN, _A.CLEAR_INDEX, _A.CLEAR_PROJECTION, _A.CLEAR_STATISTICS})
+
+
+def column_drops(pieces: Sequence[AlterPiece]) -> list[str]:
+    return [piece.text for piece in pieces if piece.command is _A.DROP_COLUMN]
 
 
 def alter_pieces(sql: str) -> tuple[AlterPiece, ...]:
