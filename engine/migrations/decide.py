@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from engine.migrations.errors import MigrationRefused
-from engine.migrations.files import Direction, Script, ScriptStatement
+from engine.migrations.files import Direction, MigrationSet, Script, ScriptStatement
 from engine.migrations.ledger_writer import Attempt
 from engine.migrations.model import Progress, Run, RunRequest, RunSummary, StatementRef, Step
 from engine.migrations.repeating import takes_effect_again
 from engine.migrations.states import CellState, LedgerRow, MigrationRecord, MigrationState, RunState
 from engine.migrations.tokens import token_for
-from engine.migrations.verdict import Verdict
+from engine.migrations.verdict import Patience, Verdict
 from engine.names import HostId
 from engine.sql import parse_statement, redact, runs_once_per_shard
 
@@ -58,6 +58,15 @@ def check_unchanged(record: MigrationRecord, step: Step) -> None:
             f"Version {step.version} is {record.state} now: another run has been at work meanwhile.",
             hint="Begin a new run.",
         )
+
+
+def patience_of(migrations: MigrationSet, request: RunRequest, ref: StatementRef) -> Patience:
+    """How long a statement is waited for: the options in its file, where it still stands there, go before the
+    run's."""
+    script = migrations.script(ref.version, ref.direction)
+    if script is None or ref.statement > len(script.statements):
+        return Patience(request.timeout_s, request.output_mode)
+    return request.patience(script.statements[ref.statement - 1].options)
 
 
 def attempts_to_send(

@@ -113,6 +113,10 @@ class MigrationSet:
     def get(self, version: int) -> Migration | None:
         return next((item for item in self.migrations if item.version == version), None)
 
+    def script(self, version: int, direction: Direction) -> Script | None:
+        migration = self.get(version)
+        return None if migration is None else migration.script(direction)
+
     @property
     def versions(self) -> tuple[int, ...]:
         return tuple(item.version for item in self.migrations)

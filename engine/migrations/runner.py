@@ -54,6 +54,7 @@ from engine.migrations.decide import (
     is_begun,
     is_complete,
     is_finished,
+    patience_of,
     summarise,
 )
 from engine.migrations.errors import MigrationRefused
@@ -225,9 +226,9 @@ class MigrationRunner:
         return self._progress(run, ref)
 
     async def collect(self, run: Run, ref: StatementRef) -> Progress:
-        """One look at the queue; what is new goes into the ledger. Raises StaleFence and Keeper's errors."""
+        """One look at the queue; what is new goes into the ledger, whatever has become of the file. Raises
+        StaleFence and Keeper's errors."""
         lease = self._lease(run)
-        self._step(run, ref)
         observer = self.locked.observer(run.request.run_id, lease)
         for target in targets_of(self._progress(run, ref).rows):
             await observer.look(target)
@@ -270,20 +271,20 @@ class MigrationRunner:
         return progress
 
     async def finish_migration(self, run: Run, version: int) -> MigrationRecord:
-        """Record `applied` (`rolled_back`) if every required host is done; otherwise leave it open."""
+        """Record `applied` (`rolled_back`) if every required host is done; otherwise leave it open.
+
+        So it is left where the file has gone or has other statements by now: the next run's plan says that.
+        """
         lease = self._lease(run)
         step = run.step(version)
-        if step is None:
-            return self.locked.record(version)
-        script = self._script(step)
         record = self.locked.record(version)
-        if is_finished(record, step):
+        if step is None or not self._is_as_begun(step) or is_finished(record, step):
             return record
         writer = self.locked.writer(run.request.run_id, lease)
-        if not script.statements:
+        if not step.statements:
             if self._is_its_turn(run, step):
                 self._record_empty(run, step, writer)
-        elif is_begun(record, step) and is_complete(record, len(script.statements)):
+        elif is_begun(record, step) and is_complete(record, step.statements):
             self._record_done(run, step, writer)
         return self.locked.record(version)
 
@@ -302,20 +303,27 @@ class MigrationRunner:
         return run.lease
 
     def _step(self, run: Run, ref: StatementRef) -> tuple[Step, Script]:
-        step = run.step(ref.version)
-        if step is None or step.direction is not ref.direction:
-            raise MigrationRefused(f"{ref} is no part of the run {run.request.run_id}.")
+        step = self._part(run, ref)
         script = self._script(step)
         if len(script.statements) != step.statements or not 1 <= ref.statement <= step.statements:
             raise MigrationRefused(f"{script.path} has changed since the run began.", hint="Begin a new run.")
         return step, script
 
+    def _part(self, run: Run, ref: StatementRef) -> Step:
+        step = run.step(ref.version)
+        if step is None or step.direction is not ref.direction:
+            raise MigrationRefused(f"{ref} is no part of the run {run.request.run_id}.")
+        return step
+
     def _script(self, step: Step) -> Script:
-        migration = self.migrations.get(step.version)
-        script = migration.script(step.direction) if migration is not None else None
+        script = self.migrations.script(step.version, step.direction)
         if script is None:
             raise MigrationRefused(f"The {step.direction} file of version {step.version} is gone.")
         return script
+
+    def _is_as_begun(self, step: Step) -> bool:
+        script = self.migrations.script(step.version, step.direction)
+        return script is not None and len(script.statements) == step.statements
 
     def _progress(
         self,
@@ -325,13 +333,13 @@ class MigrationRunner:
         record: MigrationRecord | None = None,
         is_time_over: bool = False,
     ) -> Progress:
-        step, script = self._step(run, ref)
+        step = self._part(run, ref)
         record = record or self.locked.record(ref.version, statement=ref.statement)
         rows = record.rows_of(ref.statement) if is_begun(record, step) else ()
         if not rows:
             verdict = Verdict.DONE if is_finished(record, step) else Verdict.WAIT
             return Progress(ref, verdict, ())
-        patience = run.request.patience(script.statements[ref.statement - 1].options)
+        patience = patience_of(self.migrations, run.request, ref)
         return Progress(ref, judge(rows, patience, is_time_over=is_time_over), rows)
 
     def _record_empty(self, run: Run, step: Step, writer: LedgerWriter) -> None:
@@ -365,6 +373,7 @@ class MigrationRunner:
         records = self.ledger.records(self.cluster) if has_failures else {}
 
         def standing(earlier: StatementRef) -> Progress:
+            self._step(run, earlier)
             return self._progress(run, earlier, record=records.get(earlier.version), is_time_over=True)
 
         check_order(run, ref, standing, looks_at_all=has_failures)
@@ -377,7 +386,9 @@ class MigrationRunner:
         refs = run.refs[: run.refs.index(ref)]
 
         def earlier() -> list[ScriptStatement]:
-            found = [i for step in run.steps for i in self._script(step).statements[: step.statements]]
+            wanted = {each.version for each in refs}
+            steps = [step for step in run.steps if step.version in wanted]
+            found = [i for step in steps for i in self._script(step).statements[: step.statements]]
             return found[: len(refs)]
 
         for number in creations_before(statement, earlier, run.request):

@@ -63,8 +63,7 @@ async def refresh(runner: MigrationRunner, request: RunRequest) -> list[Migratio
 def _statements_of(runner: MigrationRunner, record: MigrationRecord) -> int:
     """How many there are by now: a file that was corrected after a failure may have more than when it was
     begun, or fewer."""
-    migration = runner.migrations.get(record.version)
-    script = migration.script(record.direction) if migration is not None else None
+    script = runner.migrations.script(record.version, record.direction)
     if script is None:
         return record.statements
     return max([len(script.statements), *(row.statement for row in record.rows)])

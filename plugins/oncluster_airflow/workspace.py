@@ -17,6 +17,7 @@ from engine.config.load import load_client_config
 from engine.config.model import DistributedDdl, NodeConfig, Topology
 from engine.env import Env, SystemEnv
 from engine.keeper.base import Keeper
+from engine.migrations.decide import patience_of
 from engine.migrations.errors import MigrationRefused
 from engine.migrations.files import MigrationSet, load_folder
 from engine.migrations.ledger import Ledger
@@ -65,11 +66,7 @@ class Workspace:
 
     def patience(self, run: Run, ref: StatementRef) -> Patience:
         """How long a statement is waited for: the options in its file go before the run's."""
-        migration = self.migrations.get(ref.version)
-        script = migration.script(ref.direction) if migration else None
-        if script is None or ref.statement > len(script.statements):
-            return Patience(run.request.timeout_s, run.request.output_mode)
-        return run.request.patience(script.statements[ref.statement - 1].options)
+        return patience_of(self.migrations, run.request, ref)
 
     def runner(self, keeper: Keeper) -> MigrationRunner:
         return MigrationRunner(
@@ -126,8 +123,7 @@ class Manifest:
 
 
 def checksum_of(migrations: MigrationSet, ref: StatementRef) -> str:
-    migration = migrations.get(ref.version)
-    script = migration.script(ref.direction) if migration else None
+    script = migrations.script(ref.version, ref.direction)
     if script is None or ref.statement > len(script.statements):
         return ""
     return script.statements[ref.statement - 1].checksum

@@ -286,6 +286,28 @@ def test_a_file_that_changed_while_the_run_is_under_way_is_refused(folder: Path,
     assert len(hosts.entries()) == 1
 
 
+@pytest.mark.parametrize(
+    "files", [{}, {"0002_create_orders.up.sql": "SELECT 1; SELECT 2;"}], ids=["gone", "longer"]
+)
+def test_a_run_is_closed_and_gives_its_lock_back_though_a_file_of_it_is_not_what_it_was(
+    folder: Path, hosts: Any, tmp_path: Path, files: dict[str, str]
+) -> None:
+    """The lock stayed for a quarter of an hour, and clearing `close` did not help."""
+    run = Run(folder).begin()
+    run.statement(FIRST)
+    for path in folder.glob("0002_*"):
+        path.unlink()
+    for name, text in files.items():
+        (folder / name).write_text(text)
+
+    assert run.execute("close") == "unfinished"
+    assert recorded(tmp_path) == {(1, "done"): SIX}
+    other = Run(folder, "manual__2", direction="down", target_version=-1, rehearse=False)
+    other.execute("plan")
+    other.approve(by="grace")
+    other.execute("begin")
+
+
 def test_begin_cleared_in_the_middle_of_a_run_goes_on_with_what_is_left(folder: Path, hosts: Any) -> None:
     from airflow.sdk.exceptions import AirflowSkipException
 
