@@ -347,6 +347,7 @@ def clean(
             {
                 "entries": [cleaned_as_json(entry) for entry in report.entries],
                 "stale_replicas": list(report.stale_replicas),
+                "forbidden": list(report.forbidden),
             }
         )
     else:
@@ -355,5 +356,8 @@ def clean(
             click.echo(f"Replicas without activity for a day: {', '.join(report.stale_replicas)}")
         if not is_confirmed and (report.entries or report.stale_replicas):
             click.echo("Nothing was removed; add --yes.", err=True)
-    if any(entry.removal in (Removal.ACTIVE, Removal.LOCKED, Removal.CHANGING) for entry in report.entries):
+        if report.forbidden:
+            click.echo(f"Keeper lets us not look at: {', '.join(report.forbidden)}")
+    left = (Removal.ACTIVE, Removal.LOCKED, Removal.CHANGING, Removal.FORBIDDEN)
+    if any(entry.removal in left for entry in report.entries):
         click.get_current_context().exit(common.ExitCode.REFUSED)

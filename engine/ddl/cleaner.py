@@ -33,14 +33,14 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from engine.config.model import DistributedDdl
 from engine.ddl.session import SessionSource, session_source
 from engine.ddl.survey import FoundEntry, Hindrance, survey
 from engine.env import Env
-from engine.errors import BadVersion, MultiFailed, NodeExists, NoNode, NotEmpty, OnclusterError
+from engine.errors import BadVersion, MultiFailed, NoAuth, NodeExists, NoNode, NotEmpty, OnclusterError
 from engine.keeper.base import Check, Keeper, Remove, Stat
 from engine.keeper.recipes import (
     SessionHolder,
@@ -91,6 +91,8 @@ class Removal(enum.StrEnum):
     CHANGING = "changing"
     UNFINISHED = "unfinished"
     """Due, but a host has no outcome and nothing was to be expired for it."""
+    FORBIDDEN = "forbidden"
+    """Its ACL is for somebody else, such as servers with another <identity>."""
     PLANNED = "planned"
 
 
@@ -109,8 +111,11 @@ class CleanedEntry:
 
 @dataclass(frozen=True, slots=True)
 class CleanReport:
+    """`forbidden`: entries that may not be looked at, so that nobody knows whether they are due."""
+
     entries: tuple[CleanedEntry, ...]
     stale_replicas: tuple[str, ...]
+    forbidden: tuple[str, ...] = ()
 
     @property
     def removed(self) -> tuple[str, ...]:
@@ -189,13 +194,18 @@ class DDLCleaner:
         names = [name for name in children.names if entry_number(name) is not None]
         now_s = await self._now_s(keeper)
         due: list[tuple[str, Reason]] = []
+        forbidden: list[str] = []
         for start in range(0, len(names), _BATCH):
             batch = names[start : start + _BATCH]
-            stats = await keeper.exists_many([self._paths.entry(name) for name in batch])
-            for name, stat in zip(batch, stats, strict=True):
+            for name, stat in zip(batch, await self._stats(keeper, batch), strict=True):
+                if isinstance(stat, NoAuth):
+                    forbidden.append(name)
+                    continue
                 reason = self._reason(name, stat, now_s, names) if stat is not None else None
                 if reason is not None and (only is None or name in only):
                     due.append((name, reason))
+        if forbidden:
+            logger.warning("ddl.may_not_be_cleaned count=%d first=%s", len(forbidden), forbidden[0])
         if due and not dry_run:
             await create_ancestors(keeper, self._paths.outcome(due[0][0]))
         cleaned: list[CleanedEntry] = []
@@ -211,7 +221,7 @@ class DDLCleaner:
             await self._prune_outcomes(keeper)
             if self._on_present is not None:
                 await self._on_present(keeper, frozenset(names))
-        return CleanReport(tuple(cleaned), stale)
+        return CleanReport(tuple(cleaned), stale, tuple(forbidden))
 
     async def remove_entry(self, name: str, *, dry_run: bool = False) -> CleanedEntry:
         """Remove one entry that a person named, with the same care as every other."""
@@ -220,6 +230,21 @@ class DDLCleaner:
         return await self._clean_one(
             keeper, name, Reason.ASKED, dry_run=dry_run, expiry=Expiry.BY_AGE_AND_NUMBER
         )
+
+    async def _stats(self, keeper: Keeper, names: Sequence[str]) -> Sequence[Stat | NoAuth | None]:
+        """One that may not be looked at holds up no other."""
+
+        async def one(path: str) -> Stat | NoAuth | None:
+            try:
+                return await keeper.exists(path)
+            except NoAuth as error:
+                return error
+
+        paths = [self._paths.entry(name) for name in names]
+        try:
+            return await keeper.exists_many(paths)
+        except NoAuth:
+            return await asyncio.gather(*map(one, paths))
 
     def _reason(self, name: str, stat: Stat, now_s: float, names: list[str]) -> Reason | None:
         if stat.ctime_ms / 1000 + self._queue.task_max_lifetime_s < now_s:
@@ -249,6 +274,9 @@ class DDLCleaner:
             )
         except NoNode:
             removal, expired = Removal.GONE, ()
+        except NoAuth as error:
+            logger.warning("ddl.not_removed entry=%s error=%s", name, error)
+            removal, expired = Removal.FORBIDDEN, ()
         except (MultiFailed, NotEmpty, NodeExists, BadVersion) as error:
             logger.warning("ddl.not_removed entry=%s error=%s", name, error)
             removal, expired = Removal.CHANGING, ()
@@ -282,6 +310,8 @@ class DDLCleaner:
                     return Removal.GONE, ()
                 if op.path == self._paths.active(name) and isinstance(refusal.error, NotEmpty):
                     return Removal.ACTIVE, ()
+                if isinstance(refusal.error, NoAuth):
+                    raise refusal.error from refusal
                 continue  # something came in or went since it was read
             return Removal.REMOVED, found.record.expired
         return Removal.CHANGING, ()

@@ -42,6 +42,7 @@ from engine.errors import (
     Corrupt,
     KeeperAnswer,
     MultiFailed,
+    NoAuth,
     NodeExists,
     NoNode,
     OnclusterError,
@@ -323,6 +324,8 @@ class DDLQueueClient:
         async def one(entry: str) -> EntryStatus | OnclusterError:
             try:
                 return await self.status(entry)
+            except NoAuth as error:
+                return error
             except (KeeperAnswer, UnknownOutcome):
                 raise
             except OnclusterError as error:

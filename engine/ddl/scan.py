@@ -4,10 +4,11 @@ Entries are read in batches, ahead of their execution, and go into the `Backlog`
 execution ends here: entries of others are passed over, entries that nobody can read or that name no
 cluster of ours get an error.
 
-An entry none of whose hosts is known to be this one, while DNS does not know some of them, may be ours: it is
-looked at again as long as it is there, after `DNS_PATIENCE_S` seldom, and holds up nobody meanwhile. If it
-turns out to be ours after a later entry has been executed, it is refused, because statements must not take
-effect out of their order.
+An entry none of whose hosts is known to be this one, while DNS does not know some of them, may be ours, and
+so may one that Keeper lets us not read, because its ACL is for servers with another <identity>: it is looked
+at again as long as it is there, after `DNS_PATIENCE_S` seldom, and holds up nobody meanwhile. If it turns out
+to be ours after a later entry has been executed, it is refused, because statements must not take effect out
+of their order.
 
 Source: ClickHouse's DDLWorker::scheduleTasks and initAndCheckTask.
 """
@@ -31,7 +32,7 @@ from engine.ddl.runner import StatementRunner
 from engine.ddl.status import ExecutionStatus
 from engine.ddl.task import check_initiator, interpret, interpret_without_cluster
 from engine.env import Env
-from engine.errors import Code, MalformedEntry, NoNode, SqlError
+from engine.errors import Code, MalformedEntry, NoAuth, NoNode, SqlError
 from engine.keeper.base import Keeper, Node, WatchEvent
 from engine.keeper.recipes import create_ancestors, create_if_not_exists
 from engine.names import HostId, QueuePaths, entry_name, entry_number
@@ -47,8 +48,8 @@ _PREFETCH = 64
 _TOO_LATE = ExecutionStatus(
     Code.UNFINISHED,
     f"Code: {int(Code.UNFINISHED)}. DB::Exception: This entry could not be begun in its turn, because a host "
-    "name in it did not resolve or because it was being removed, and later entries have been executed since. "
-    "Submit the statement again under a new token. (UNFINISHED)",
+    "name in it did not resolve, because Keeper did not let it be read or because it was being removed, and "
+    "later entries have been executed since. Submit the statement again under a new token. (UNFINISHED)",
 )
 
 
@@ -97,6 +98,13 @@ class WorkerMemory:
     def is_put_off(self, name: str, now_s: float) -> bool:
         known = self.undecided.get(name)
         return known is not None and known.again_s > now_s
+
+    def forget_absent(self, present: Collection[str]) -> None:
+        """An undecided entry that was removed would be waited for without end."""
+        self.settled.intersection_update(present)
+        if self.undecided:
+            here = frozenset(present)
+            self.undecided = {name: known for name, known in self.undecided.items() if name in here}
 
     def start_over(self) -> None:
         """Look at every entry again. What was executed was: nothing earlier may be executed after it."""
@@ -167,7 +175,7 @@ class QueueScan:
             memory.wake.clear()
             await self._follow_topology()
             present, self._ahead = await self._list_and_read_ahead()
-            memory.settled.intersection_update(present)
+            memory.forget_absent(present)
             waiting = self._backlog.names()
             # The queue may be long and what is new in it short: the others are not looked at one by one.
             unsettled = [name for name in present if name not in memory.settled and name not in waiting]
@@ -269,7 +277,9 @@ class QueueScan:
             nodes = await self._keeper.get_many([self._paths.entry(name) for name in names])
             done = set()
         for name, node in zip(names, nodes, strict=True):
-            if not isinstance(node, Node) or name in done:
+            if isinstance(node, NoAuth):
+                self._put_off(name, "ddl.not_readable")
+            elif not isinstance(node, Node) or name in done:
                 self._memory.settle(name)
             else:
                 await self._decide(name, node)
@@ -333,6 +343,11 @@ class QueueScan:
             logger.debug("ddl.not_for_this_host entry=%s", name)
             memory.settle(name)
             return
+        self._put_off(name, "ddl.host_unresolved")
+
+    def _put_off(self, name: str, why: str) -> None:
+        """It may be ours."""
+        memory = self._memory
         if name not in memory.undecided:
-            logger.warning("ddl.host_unresolved entry=%s", name)
+            logger.warning("%s entry=%s", why, name)
         memory.look_again(name, self._env.monotonic_s())

@@ -60,7 +60,9 @@ async def plan_ddl(site: Site, settings: CleanupSettings) -> Found:
     acts = [*_removals(finished, keep), *_expiries(unfinished, keep, site.queue)]
     if report.stale_replicas:
         acts.append(_presence(report.stale_replicas))
-    return Found(tuple(acts), await expired_findings(site, settings), tuple(_notes(by_removal)))
+    return Found(
+        tuple(acts), await expired_findings(site, settings), tuple(_notes(by_removal, report.forbidden))
+    )
 
 
 async def perform_ddl(site: Site, act: Act) -> ActResult:
@@ -196,6 +198,7 @@ _WORDS = {
     Removal.LOCKED: "a server is cleaning it",
     Removal.CHANGING: "it changed whenever it was looked at",
     Removal.UNFINISHED: "a host has not answered yet",
+    Removal.FORBIDDEN: "Keeper forbids it: its ACL is for somebody else",
     Removal.PLANNED: "planned",
 }
 
@@ -207,8 +210,13 @@ def _by_removal(left: Mapping[str, Removal]) -> dict[Removal, list[str]]:
     return found
 
 
-def _notes(by_removal: dict[Removal, list[CleanedEntry]]) -> Iterable[str]:
-    for removal in (Removal.ACTIVE, Removal.LOCKED, Removal.CHANGING):
+def _notes(by_removal: dict[Removal, list[CleanedEntry]], forbidden: Sequence[str]) -> Iterable[str]:
+    if forbidden:
+        yield (
+            f"{count(len(forbidden), 'entry', 'entries')} that Keeper lets us not look at, and so left: "
+            f"{listed(forbidden)}. Their ACL is for somebody else, such as servers with another <identity>."
+        )
+    for removal in (Removal.ACTIVE, Removal.LOCKED, Removal.CHANGING, Removal.FORBIDDEN):
         names = [entry.entry for entry in by_removal[removal]]
         if names:
             how_many = count(len(names), "entry", "entries")

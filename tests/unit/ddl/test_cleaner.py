@@ -11,8 +11,8 @@ from engine.ddl import cleaner as cleaner_module
 from engine.ddl.cleaner import CleanReport, DDLCleaner, Reason, Removal
 from engine.ddl.entry import DDLLogEntry
 from engine.ddl.outcome import HostState
-from engine.errors import Code, SqlError
-from engine.keeper.base import Create, CreateMode, Keeper
+from engine.errors import Code, NoAuth, SqlError
+from engine.keeper.base import Acl, Create, CreateMode, Keeper
 from engine.keeper.recipes import create_ancestors
 from tests.unit.ddl.support import PATHS, QUEUE, Bench, host, run
 
@@ -46,6 +46,25 @@ def test_young_entries_stay_whether_finished_or_not() -> None:
         await bench.env.sleep(6 * DAY_S)
         assert (await clean(bench)).entries == ()
         assert len(await entries(bench)) == 2
+
+    run(main)
+
+
+def test_an_entry_that_keeper_lets_nobody_look_at_stays_and_holds_up_no_other() -> None:
+    """A server with an <identity> has made it. Nothing of the queue was cleaned any more."""
+
+    async def main(bench: Bench) -> None:
+        await submit(bench, 3)
+        bench.server.tree.nodes[PATHS.entry("query-0000000000")].acl = (Acl(31, "digest", "x:y"),)
+        await bench.env.sleep(7 * DAY_S + 10)
+        report = await clean(bench)
+        assert report.removed == ("query-0000000001", "query-0000000002")
+        assert report.forbidden == ("query-0000000000",)
+        assert await entries(bench) == ("query-0000000000",)
+        cleaner = DDLCleaner(await bench.keeper("cleaner"), bench.env, QUEUE)
+        assert (await cleaner.remove_entry("query-0000000000")).removal is Removal.FORBIDDEN
+        (status,) = await (await bench.client()).status_many(await entries(bench))
+        assert isinstance(status, NoAuth)
 
     run(main)
 

@@ -13,6 +13,9 @@ from engine.ddl.entry import DDLLogEntry
 from engine.ddl.identity import FixedResolver
 from engine.ddl.initiator import without_token
 from engine.ddl.status import ExecutionStatus
+from engine.errors import Code
+from engine.keeper.base import OPEN_ACL, Acl
+from engine.keeper.recipes import remove_recursive
 from engine.names import TableName
 from tests.unit.ddl.support import PATHS, PORT, Bench, host, listen, run, status_on, topology
 
@@ -195,6 +198,42 @@ def test_a_host_that_dns_does_not_know_delays_and_does_not_stop_the_queue() -> N
         assert (await bench.ddl(CREATE)).is_done_on_all_hosts
         await bench.env.sleep(60)
         assert await status_on(bench, name, "a") is None
+
+    run(main)
+
+
+def test_an_entry_that_was_removed_is_not_looked_for_any_more() -> None:
+    """The queue was listed ten times a second, by every host, until each was started anew."""
+
+    async def main(bench: Bench) -> None:
+        name = await bench.put(DDLLogEntry(1, CREATE, (host("nowhere"),)).to_bytes())
+        bench.start("a")
+        await bench.env.sleep(40)  # by then it is looked at once a minute
+        await remove_recursive(await bench.keeper(), PATHS.entry(name))
+        await bench.env.sleep(60)
+        asked = bench.server.operations["a"].total()
+        await bench.env.sleep(600)
+        # The queue is cleaned meanwhile, each time that somebody has looked at it.
+        assert bench.server.operations["a"].total() - asked < 50
+
+    run(main)
+
+
+def test_an_entry_that_keeper_lets_nobody_read_holds_up_no_other_and_is_refused_when_it_can_be_read(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main(bench: Bench) -> None:
+        name = await bench.put(DDLLogEntry(1, CREATE, (host("a"),)).to_bytes())
+        node = bench.server.tree.nodes[PATHS.entry(name)]
+        node.acl = (Acl(31, "digest", "somebody:else"),)
+        bench.start("a", "b")
+        assert (await bench.ddl(CREATE)).is_done_on_all_hosts
+        assert [each for each in caplog.messages if name in each] == 2 * [f"ddl.not_readable entry={name}"]
+
+        node.acl = OPEN_ACL
+        await bench.env.sleep(90)
+        status = await status_on(bench, name, "a")
+        assert status is not None and status.code == Code.UNFINISHED
 
     run(main)
 
