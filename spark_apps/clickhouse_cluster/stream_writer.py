@@ -44,7 +44,7 @@ class BatchStaged(TaskStaged):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """See the module. Only new rows can be written: output mode append or update."""
+    """See the module. Only new rows can be written: output mode append. Spark itself refuses update."""
 
     def __init__(self, options: Options, schema: StructType, *, overwrite: bool) -> None:
         if overwrite:
@@ -69,6 +69,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return BatchStaged(done.task, done.attempt, done.staged, query, job)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        if None in messages:  # of a task that was never asked to write
+            raise ConfigError(
+                "Spark gives a source in Python no rows in continuous processing.",
+                hint="Use trigger(processingTime=…) or trigger(availableNow=True), and a new checkpoint.",
+            )
         staged = [message for message in messages if isinstance(message, BatchStaged)]
         if not staged:
             return

@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import LongType, StructField, StructType
 
+from engine.errors import ConfigError
 from spark_apps.clickhouse_cluster import records, staging
 from spark_apps.clickhouse_cluster.options import Options
 from spark_apps.clickhouse_cluster.set_back import SetBack, is_written_again, record_written
 from spark_apps.clickhouse_cluster.stream import batch_writer
+from spark_apps.clickhouse_cluster.stream_writer import StreamWriter
 from spark_apps.clickhouse_cluster.target import Target
 from tests.few import few_first
 from tests.spark.conftest import Servers
@@ -90,6 +93,15 @@ def test_a_stream_of_the_format_writes_a_batch_that_is_repeated_once(
     assert nodes.ask(f"SELECT a FROM {table}") == sorted(map(str, range(30)))
     assert nodes.staging() == []
     assert len(done_jobs(nodes) - before) == 1, "batches that will not be repeated are forgotten"
+
+
+def test_an_epoch_of_continuous_processing_is_not_committed(nodes: Servers) -> None:
+    """Spark asks no task to write then, passes no rows on, and commits epochs with a message of none."""
+    table = nodes.table("a UInt64", rest="ORDER BY a")
+    options = Options.parse({"table": table, "shards": nodes.option, "sharding_key": "a"})
+    writer = StreamWriter(options, StructType([StructField("a", LongType())]), overwrite=False)
+    with pytest.raises(ConfigError, match="no rows in continuous processing"):
+        writer.commit([None], 0)
 
 
 @pytest.mark.extended
