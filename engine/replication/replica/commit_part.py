@@ -24,7 +24,7 @@ Source: ClickHouse's StorageReplicatedMergeTree::checkPartChecksumsAndCommit.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.errors import Code, ConnectionLoss, MultiFailed, NodeExists, NoNode, OperationTimeout, SqlError
@@ -69,7 +69,7 @@ async def commit_parts(
     parts: Sequence[PartName],
     *,
     replacing: PartName | None = None,
-    agreed: dict[PartName, Agreed] | None = None,
+    agreed: Mapping[PartName, Agreed] | None = None,
     extra: Sequence[Op] = (),
 ) -> None:
     """Staged `parts` become the replica's, and take the place of all in the range `replacing`, if given.
@@ -79,48 +79,9 @@ async def commit_parts(
     staged nor active.
     """
     keeper = ctx.session()
-    local = {part: _local(ctx, part) for part in parts}
-    spans = [*parts, *([replacing] if replacing else [])]
-    missing, stale = list(parts), list[PartName]()
-    # What an insert without an answer has left staged may have a node, too. If not, the list below tells.
-    staged = [name for name in ctx.store.staged if name not in ctx.in_flight] if replacing else []
-    covered = [
-        name
-        for span in spans
-        for name in (*ctx.queue.current_parts.parts_covered_by(span), *filter(span.contains, staged))
-        if name not in local
-    ]
-    bare: Collection[ReplicaPaths] = ()
+    commit = _Commit(ctx, parts, replacing, agreed or {})
     for _ in range(_ATTEMPTS):
-        ops: list[Op] = []
-        for part in missing:
-            ops += await _ops_of(ctx, keeper, local[part], (agreed or {}).get(part), bare)
-        for part in stale:
-            await _check_others(ctx, keeper, local[part], await peers.others(ctx, keeper))
-            ops.append(SetData(ctx.me.part(part), local[part].header.to_bytes()))
-        ops += [Remove(ctx.me.part(name)) for name in dict.fromkeys(covered)]
-        if missing:
-            ops += extra
-        try:
-            await keeper.multi(ops)
-            break
-        except MultiFailed as failed:
-            if not isinstance(failed.error, NodeExists | NoNode):
-                raise
-            agreed = None
-            bare = await _without_parts(ctx, keeper)
-        except (ConnectionLoss, OperationTimeout):
-            await keeper.sync(ctx.me.parts)
-        listed = [PartName.try_parse(name) for name in (await keeper.children(ctx.me.parts)).names]
-        there = [name for name in listed if name is not None]
-        missing = [part for part in parts if part not in there]
-        stale = [
-            part
-            for part in parts
-            if part in there and await peers.header(keeper, ctx.me, part) != local[part].header
-        ]
-        covered = [name for name in there if name not in local and any(span.contains(name) for span in spans)]
-        if not missing and not stale and not covered:
+        if await commit.send(keeper, extra):
             break
     else:
         raise SqlError(
@@ -132,6 +93,78 @@ async def commit_parts(
     await publish(ctx, parts, replacing=replacing)
     ctx.merge_wanted.set()
     log.info("replica.committed table=%s parts=%s", ctx.name, ",".join(map(str, parts)))
+
+
+class _Commit:
+    """What Keeper lacks: nodes of parts that are missing there, stale ones, and those that are to go."""
+
+    def __init__(
+        self,
+        ctx: ReplicaContext,
+        parts: Sequence[PartName],
+        replacing: PartName | None,
+        agreed: Mapping[PartName, Agreed],
+    ) -> None:
+        self._ctx = ctx
+        self._parts = parts
+        self._local = {part: _local(ctx, part) for part in parts}
+        self._spans = [*parts, *([replacing] if replacing else [])]
+        self._agreed = agreed
+        self._bare: Collection[ReplicaPaths] = ()
+        self._missing, self._stale = list(parts), list[PartName]()
+        # What an insert without an answer has left staged may have a node, too. If not, `_look` tells.
+        staged = [name for name in ctx.store.staged if name not in ctx.in_flight] if replacing else []
+        covered = [
+            name
+            for span in self._spans
+            for name in (*ctx.queue.current_parts.parts_covered_by(span), *filter(span.contains, staged))
+            if name not in self._local
+        ]
+        self._covered = list(dict.fromkeys(covered))
+
+    async def send(self, keeper: Keeper, extra: Sequence[Op]) -> bool:
+        """Whether Keeper has it all now. Raises PartDiffers, and MultiFailed for what `extra` asserts."""
+        ops = await self._ops(keeper, extra)
+        try:
+            await keeper.multi(ops)
+            return True
+        except MultiFailed as failed:
+            if not isinstance(failed.error, NodeExists | NoNode):
+                raise
+            self._agreed = {}
+            self._bare = await _without_parts(self._ctx, keeper)
+        except (ConnectionLoss, OperationTimeout):
+            await keeper.sync(self._ctx.me.parts)
+        await self._look(keeper)
+        return not self._missing and not self._stale and not self._covered
+
+    async def _ops(self, keeper: Keeper, extra: Sequence[Op]) -> list[Op]:
+        ctx = self._ctx
+        ops: list[Op] = []
+        for part in self._missing:
+            ops += await _ops_of(ctx, keeper, self._local[part], self._agreed.get(part), self._bare)
+        for part in self._stale:
+            await _check_others(ctx, keeper, self._local[part], await peers.others(ctx, keeper))
+            ops.append(SetData(ctx.me.part(part), self._local[part].header.to_bytes()))
+        ops += [Remove(ctx.me.part(name)) for name in self._covered]
+        return [*ops, *extra] if self._missing else ops
+
+    async def _look(self, keeper: Keeper) -> None:
+        """What is there, after a refusal or without an answer."""
+        ctx = self._ctx
+        listed = [PartName.try_parse(name) for name in (await keeper.children(ctx.me.parts)).names]
+        there = [name for name in listed if name is not None]
+        self._missing = [part for part in self._parts if part not in there]
+        self._stale = [
+            part
+            for part in self._parts
+            if part in there and await peers.header(keeper, ctx.me, part) != self._local[part].header
+        ]
+        self._covered = [
+            name
+            for name in there
+            if name not in self._local and any(span.contains(name) for span in self._spans)
+        ]
 
 
 async def publish(
