@@ -99,6 +99,11 @@ def test_cleanup_has_to_be_allowed_where_it_is_asked_for(pair: Pair) -> None:
     pair.n1.query(f"ALTER TABLE {t} MODIFY SETTING allow_experimental_replacing_merge_with_cleanup = 1")
     pair.n1.query(optimize)
     assert pair.rows(t) == "1\t0\n"
+    rest = "ORDER BY k SETTINGS allow_experimental_replacing_merge_with_cleanup = 1"
+    t = pair.table("k UInt64, v UInt8", engine="ReplicatedReplacingMergeTree", arguments="v", rest=rest)
+    pair.n1.query(f"INSERT INTO {t} VALUES (1, 0), (1, 1)")
+    pair.n1.query(f"OPTIMIZE TABLE {t} FINAL CLEANUP SETTINGS alter_sync = 2")
+    assert pair.rows(t) == "1\t1\n"  # no column says what is deleted
 
 
 # -- ON CLUSTER ----------------------------------------------------------------------------------------------

@@ -127,11 +127,8 @@ async def _check(ctx: ReplicaContext, options: OptimizeOptions) -> None:
         )
     if options.cleanup:
         metadata = (await ctx.store.definition()).metadata
-        if metadata.mode is not MergingMode.REPLACING or not metadata.is_deleted_column:
-            raise SqlError(
-                Code.CANNOT_ASSIGN_OPTIMIZE,
-                "OPTIMIZE … CLEANUP needs a ReplacingMergeTree table with a column is_deleted",
-            )
+        if metadata.mode is not MergingMode.REPLACING:
+            raise SqlError(Code.CANNOT_ASSIGN_OPTIMIZE, "OPTIMIZE … CLEANUP needs a ReplacingMergeTree table")
         if not ctx.settings.allow_experimental_replacing_merge_with_cleanup:
             raise SqlError(
                 Code.SUPPORT_IS_DISABLED,
