@@ -296,6 +296,13 @@ def test_how_a_shards_table_takes_rows_is_said_by_the_settings_of_the_insert(clu
     n1.query(f"INSERT INTO doubled_d SETTINGS optimize_on_insert = 0 {rows}")
     n1.query("SYSTEM FLUSH DISTRIBUTED doubled_d")
     assert cluster.rows("doubled") == [[2, 2, 4], []]
+    n1.query("ALTER TABLE doubled ON CLUSTER c MODIFY SETTING max_partitions_to_read = 1")
+    for local in ("0", "1"):  # to learn that the table is there reads no partition
+        asked = {"prefer_localhost_replica": local}
+        assert n1.query("SELECT count() FROM doubled_d WHERE k = 2", **asked) == "2\n"
+        assert refused(n1, "SELECT count() FROM doubled_d WHERE v != ''", **asked).code == 565
+        unlimited = "SELECT count() FROM doubled_d WHERE v != '' SETTINGS max_partitions_to_read = 0"
+        assert n1.query(unlimited, **asked) == "3\n"
 
 
 def test_columns_that_a_create_does_not_list_are_those_of_the_shards(cluster: Cluster) -> None:

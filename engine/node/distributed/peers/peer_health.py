@@ -132,7 +132,9 @@ class PeerHealth:
 
     async def _delay_s(self, peer: Peer, place: ReadPlace, *, mark: str, with_delay: bool) -> int:
         client = self.client(peer)
-        await client.query_text(f"{mark} SELECT 1 FROM {place.text(peer)} LIMIT 0", settings=place.parameters)
+        # With LIMIT alone a table's max_partitions_to_read and a user's force_primary_key would refuse it.
+        question = f"{mark} SELECT 1 FROM {place.text(peer)} WHERE 0 LIMIT 0"
+        await client.query_text(question, settings=place.parameters)
         if not with_delay:
             return 0
         where = quote_string(place.table.database or peer.default_database or "default")

@@ -301,7 +301,9 @@ class ShardReader:
         counts_s = self.failover.probe_counts_s
         if self._is_here(peer) and not with_delay:
             version = self.health.here_version
-            await self.health.pool.query(f"SELECT 1 FROM {name} LIMIT 0", database=self.current_database)
+            await self.health.pool.query(
+                f"SELECT 1 FROM {name} WHERE 0 LIMIT 0", database=self.current_database
+            )
             if version == self.health.here_version:
                 self.health.note_seen(peer, f"{self.current_database} {name}", with_delay=False)
             return 0
