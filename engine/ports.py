@@ -10,6 +10,7 @@ keeps two searches apart.
 
 from __future__ import annotations
 
+import errno
 import socket
 import sys
 from collections import deque
@@ -26,14 +27,19 @@ _marks: deque[socket.socket] = deque(maxlen=_MARKS)
 
 
 def is_free(port: int, *, host: str = "127.0.0.1") -> bool:
-    """Whether a server could listen on `host`:`port` now."""
+    """Whether a server could listen on `host`:`port` now.
+
+    Raises Unavailable when none could though it is nobody's: it may be for root only, or `host` not there.
+    """
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
             probe.listen(1)
-        except OSError:
-            return False
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return False
+            raise Unavailable(f"Nothing can listen on {host}:{port}: {error.strerror}.") from error
     return True
 
 

@@ -150,7 +150,7 @@ def plan(out: Path | None, config: Path | None, as_json: bool, **options: Any) -
 
     made = common.run_async(work())
     if out is not None:
-        out.write_text(json.dumps(made.to_json(), indent=2, ensure_ascii=False) + "\n")
+        out.write_text(json.dumps(made.to_json(), indent=2, ensure_ascii=False) + "\n", "utf-8")
     show_plan(made, as_json=as_json)
 
 

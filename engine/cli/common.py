@@ -20,7 +20,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 
@@ -209,6 +209,18 @@ async def keeper_session(config: NodeConfig | KeeperSection) -> AsyncIterator[Ke
         await keeper.close()
 
 
+def user_at_host() -> str:
+    """Who runs this, for records. In a container the number of a user often has no name."""
+    import getpass
+    import socket
+
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = f"user-{os.getuid()}"
+    return f"{user}@{socket.gethostname()}"
+
+
 def keep_files_private() -> None:
     """What this command and its children make is for this user alone: data, logs, passwords in settings."""
     before = os.umask(0o077)
@@ -346,7 +358,9 @@ def prepare_streams() -> None:
         stream = getattr(sys, name)
         if stream is None:
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - for as long as the process lives
-        elif isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+        elif isinstance(stream, io.TextIOWrapper) and (
+            stream.errors == "strict" or (stream.errors == "surrogateescape" and not _is_unicode(stream))
+        ):
             stream.reconfigure(errors="backslashreplace")
 
 
@@ -360,8 +374,11 @@ def console(*, stderr: bool = False) -> Console:
 
 def print_json(data: JsonValue) -> None:
     """One JSON document on standard output, indented; enums and paths as their text."""
-    is_unicode = (sys.stdout.encoding or "").lower().replace("-", "").startswith("utf")
-    click.echo(json.dumps(data, indent=2, ensure_ascii=not is_unicode, default=str))
+    click.echo(json.dumps(data, indent=2, ensure_ascii=not _is_unicode(sys.stdout), default=str))
+
+
+def _is_unicode(stream: TextIO) -> bool:
+    return (stream.encoding or "").lower().replace("-", "").startswith("utf")
 
 
 def print_table(

@@ -83,7 +83,10 @@ def history_command(directory: Path, cluster: str, ledger_url: str, as_json: boo
     ledger = open_ledger(ledger_url)
     if note := no_ledger_yet(ledger):
         click.echo(note, err=True)
-    show_history(ledger.runs(name), ledger.events(name), as_json=as_json)
+    runs, events = ledger.runs(name), ledger.events(name)
+    if cluster and directory.is_dir() and not (runs or events):
+        find_folder(directory, cluster)  # of a mistyped name there is nothing either
+    show_history(runs, events, as_json=as_json)
 
 
 @click.command("mark")

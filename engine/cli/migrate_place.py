@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
 import os
-import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -14,7 +12,14 @@ from typing import Any, TypeVar
 
 import click
 
-from engine.cli.common import MIGRATIONS_VARIABLE, host_and_url, keeper_session, load_config, stack_home
+from engine.cli.common import (
+    MIGRATIONS_VARIABLE,
+    host_and_url,
+    keeper_session,
+    load_config,
+    stack_home,
+    user_at_host,
+)
 from engine.config.model import NodeConfig, Topology
 from engine.ddl.output import DEFAULT_TIMEOUT_S, OutputMode
 from engine.env import SystemEnv
@@ -94,7 +99,7 @@ def _parse_timeout(value: str) -> int:
 
 
 def request_for(direction: Direction, target: int | None, options: dict[str, Any]) -> RunRequest:
-    who = f"{getpass.getuser()}@{socket.gethostname()}"
+    who = user_at_host()
     return RunRequest(
         run_id=f"cli-{SystemEnv().new_uuid()}",
         direction=direction,

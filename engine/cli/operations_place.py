@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
 import json
 import os
-import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -22,6 +20,7 @@ from engine.cli.common import (
     print_json,
     print_table,
     stack_home,
+    user_at_host,
 )
 from engine.cli.numbers import Finite
 from engine.env import SystemEnv
@@ -121,7 +120,7 @@ def acting_options(command: F) -> F:
 def operator_name() -> str:
     """Who acts, for records and locks."""
     command = " ".join(sys.argv[1:3])
-    return f"{getpass.getuser()}@{socket.gethostname()}, process {os.getpid()} (oncluster {command})"
+    return f"{user_at_host()}, process {os.getpid()} (oncluster {command})"
 
 
 @contextlib.asynccontextmanager
@@ -176,7 +175,7 @@ def _show_notes(plan: Plan) -> None:
 def read_plan(path: Path) -> Plan:
     """A plan that was saved as JSON. Raises ConfigError when it is none, or was changed."""
     try:
-        return Plan.from_json(json.loads(path.read_text()))
+        return Plan.from_json(json.loads(path.read_text("utf-8")))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             f"{path} is no plan: {error}", hint="Save one with the `plan` command and --json."

@@ -80,8 +80,8 @@ def prepare(path: Path, settings: ChdbSettings, env: Env) -> str:
         # chDB would put its own database at the place that this link names, and fail because it is taken. The
         # link is made anew when `default` is loaded.
         link.unlink()
-    (own / "users.xml").write_text(_users(settings))
-    (own / "chdb.xml").write_text(_server(own, settings))
+    (own / "users.xml").write_text(_users(settings), "utf-8")
+    (own / "chdb.xml").write_text(_server(own, settings), "utf-8")
     return f"{path}?config-file={own / 'chdb.xml'}"
 
 

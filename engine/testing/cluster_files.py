@@ -107,7 +107,7 @@ class ClusterFiles:
             section = ElementTree.Element("distributed_ddl")
             _add(section, "host_name", host)
             elements.append(section)
-        if f"macros_{host}" in self.cluster_file.read_text():
+        if f"macros_{host}" in self.cluster_file.read_text("utf-8", "replace"):
             elements.append(_element("include_from", self.shared))
             elements.append(ElementTree.Element("macros", {"incl": f"macros_{host}"}))
             return elements
@@ -180,7 +180,7 @@ def _write(path: Path, elements: list[ElementTree.Element]) -> None:
     root.extend(elements)
     ElementTree.indent(root)
     path.touch(mode=0o600)  # an identity is a password
-    path.write_text(ElementTree.tostring(root, encoding="unicode") + "\n")
+    path.write_text(ElementTree.tostring(root, encoding="unicode") + "\n", "utf-8")
 
 
 def _link(link: Path, target: Path) -> None:

@@ -169,6 +169,13 @@ def test_a_ledger_that_is_not_there_is_told_and_not_made(tmp_path: Path, command
     assert not mistyped.parent.exists()
 
 
+def test_the_history_of_a_mistyped_cluster_names_those_there_are(tmp_path: Path) -> None:
+    write(tmp_path / "migrations" / "shop", SHOP)
+    code, output = call(tmp_path, "history", "--cluster", "shpo")
+    assert code == 5
+    assert "no migrations of 'shpo'" in output and "There are: shop." in output
+
+
 def test_history_needs_no_cluster(tmp_path: Path) -> None:
     write(tmp_path / "migrations" / "shop", SHOP)
     code, output = call(tmp_path, "history", "--json")

@@ -259,6 +259,14 @@ def test_bytes_that_are_no_text_are_wrong_usage() -> None:
     assert "is no UTF-8: f\\udcfc" in text
 
 
+def test_a_user_whose_number_has_no_name_is_known_by_the_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container that is run as some number. Every command that writes records ended with a trace."""
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000_001)
+    assert common.user_at_host().startswith("user-4000000001@")
+
+
 def test_a_closed_standard_output_takes_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", None)
     common.prepare_streams()
@@ -267,12 +275,14 @@ def test_a_closed_standard_output_takes_everything(monkeypatch: pytest.MonkeyPat
     sys.stdout.close()
 
 
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
 def test_a_terminal_without_unicode_is_shown_what_it_can_and_json_stays_json(
-    monkeypatch: pytest.MonkeyPatch, encoding: str
+    monkeypatch: pytest.MonkeyPatch, encoding: str, errors: str
 ) -> None:
     written = io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding=encoding, write_through=True))
+    terminal = io.TextIOWrapper(written, encoding=encoding, errors=errors, write_through=True)
+    monkeypatch.setattr(sys, "stdout", terminal)
     common.prepare_streams()
     common.print_facts({"name": "таблица é"})
     assert written.getvalue()

@@ -21,6 +21,7 @@ from engine.local.stack import Stack
 from engine.local.stack_options import StackOptions
 from engine.local.stack_ports import DEFAULT_BASE, StackPorts
 from engine.local.state import Phase, ProcessEntry, StackState, read_state, write_state
+from engine.ports import is_free
 from engine.processes import ProcessId
 
 
@@ -64,6 +65,11 @@ def test_the_option_wins_over_the_environment_and_single_ports_over_both() -> No
         airflow=7, airflow_tasks=5082, zookeeper=5081, nodes=(300, 301)
     )
     assert StackPorts.choose(nodes=2, port_base=None, environ=environ).zookeeper == 6081
+
+
+def test_an_address_that_is_not_of_this_machine_is_not_called_taken() -> None:
+    with pytest.raises(Unavailable, match=r"Nothing can listen on 192\.0\.2\.1:2181"):
+        is_free(2181, host="192.0.2.1")
 
 
 def test_base_zero_takes_free_ports() -> None:
