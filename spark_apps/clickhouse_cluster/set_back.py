@@ -1,13 +1,14 @@
-"""Queries that come with a batch before the last one that they wrote.
+"""Queries that come with a batch before the last one that they wrote, or with another last one.
 
-Spark repeats the last batch of a query, and no other. An earlier one comes from another checkpoint: an older
-copy, or one that was made anew. Its batches have numbers that were there before, and maybe other rows: to
-write them may write rows twice, to leave them out may lose some.
+Spark repeats the last batch of a query, with the same rows, and no other. What else comes is from another
+checkpoint: an older copy, one that was made anew, or one that has lost its last file with the power. Its
+batches have numbers that were there before, and maybe other rows: to write them may write rows twice, to
+leave them out may lose some.
 
 So what each batch wrote is recorded in the ledger, where its job was decided, before the job of the batch
 before it is forgotten. A query that is set back is refused, unless its user has named it (`job_id`), which
 says that the batches are the same again: then they are left out, as long as they have as many rows as they
-had.
+had. The last batch is left out on the same condition, whoever repeats it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from concurrent.futures import ThreadPoolExecutor
 from engine.errors import NodeUnavailable, Refused, ReplyLost, Unavailable
 from spark_apps.clickhouse_cluster import records, staging
 from spark_apps.clickhouse_cluster.http import Server
+from spark_apps.clickhouse_cluster.options import Placement
+from spark_apps.clickhouse_cluster.records import Plan
 from spark_apps.clickhouse_cluster.target import Target
 
 log = logging.getLogger(__name__)
@@ -58,6 +61,22 @@ def record_written(coordinator: Server, target: Target, query: str, batch: int, 
     """That a batch is done."""
     key = staging.job_key(query, target)
     records.record(coordinator, key, records.Event.BATCH, {str(batch): {"rows": rows}})
+
+
+def rows_written(plan: Plan, target: Target) -> int:
+    """Of a batch, as the frame had them."""
+    by_shard = [shard.rows for shard in plan.shards]
+    return max(by_shard) if target.placement is Placement.EVERY_SHARD else sum(by_shard)
+
+
+def require_same_rows(target: Target, query: str, batch: int, *, had: int, given: int) -> None:
+    """Of a batch that is done, by this run or by an earlier one. Raises SetBack."""
+    if had != given:
+        raise SetBack(
+            f"Batch {batch} of the query {query} is in {target.name} with {had} rows, and has {given} now.",
+            hint="Nothing of it was written now: the query's checkpoint is older than what it has written, "
+            "or the query has a second writer to this table, which needs a job_id of its own.",
+        )
 
 
 def _last(target: Target, key: str) -> tuple[int, Server | None]:

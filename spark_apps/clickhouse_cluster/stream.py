@@ -1,7 +1,7 @@
 """Structured streaming with `foreachBatch`, for queries that do more with a batch than to write it.
 
 A batch is a job of its own, by the query's id and the batch's number. Both come from the checkpoint: a batch
-that is repeated after a crash has the same, and so is written once. For what comes before it see `set_back`.
+that is repeated after a crash has the same, and so is written once. For other ones see `set_back`.
 
     query = stream.writeStream.foreachBatch(batch_writer("flights.flights_all", url="http://node01:8123"))
 """
@@ -17,7 +17,12 @@ from spark_apps.clickhouse_cluster import staging
 from spark_apps.clickhouse_cluster.batches import QUERY_ID, forget_what_is_not_repeated, job_of
 from spark_apps.clickhouse_cluster.options import FORMAT, Options
 from spark_apps.clickhouse_cluster.outcome import earlier
-from spark_apps.clickhouse_cluster.set_back import is_written_again, record_written
+from spark_apps.clickhouse_cluster.set_back import (
+    is_written_again,
+    record_written,
+    require_same_rows,
+    rows_written,
+)
 from spark_apps.clickhouse_cluster.target import Target
 
 
@@ -38,11 +43,15 @@ def batch_writer(table: str, **options: str) -> Callable[[DataFrame, int], None]
         if is_written_again(target, query_id, batch_id, is_named=is_named, count=batch.count):
             return
         job = {**options, "job_id": job_of(query_id, batch_id)}
+        key = staging.job_key(job["job_id"], target)
+        is_repeated = earlier(target, key).plan is not None
         batch.write.format(FORMAT).options(**job).mode("append").save(table)
-        found = earlier(target, staging.job_key(job["job_id"], target))
+        found = earlier(target, key)
         if found.plan is not None and found.coordinator is not None:
-            rows = sum(shard.rows for shard in found.plan.shards)
-            record_written(found.coordinator, target, query_id, batch_id, rows)
+            had = rows_written(found.plan, target)
+            record_written(found.coordinator, target, query_id, batch_id, had)
             forget_what_is_not_repeated(target, query_id, batch_id)
+            if is_repeated:
+                require_same_rows(target, query_id, batch_id, had=had, given=batch.count())
 
     return write

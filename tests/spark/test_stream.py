@@ -153,20 +153,22 @@ def how(request: pytest.FixtureRequest) -> str:
 def test_a_query_with_an_older_checkpoint_than_it_wrote_with_neither_doubles_nor_leaves_out_rows(
     spark: SparkSession, nodes: Servers, tmp_path: Path, how: str
 ) -> None:
-    """1. Batch 0 is written, and the checkpoint is copied. 2. So are batches 1 and 2. 3. The query is started
-    with the copy: its batch 1 has the rows of both and more."""
+    """1. Batches 0, 1 and 2 are written, and the checkpoint is copied after 0 and after 1. 2. The query is
+    started with each copy: its batch 1, or 2, has the rows of what came since and more."""
     table = nodes.table("a UInt32", rest="ORDER BY a")
-    checkpoint, copy = tmp_path / "checkpoint", tmp_path / "copy"
+    checkpoint, copy, late = tmp_path / "checkpoint", tmp_path / "copy", tmp_path / "late"
     source = files(tmp_path, number=1)
     stream = spark.readStream.schema("a long").csv(str(source))
     options = {"shards": nodes.option, "sharding_key": "a"}
     for at in (1, 2, 3):
         written_by(how, stream, table, checkpoint, **options)
-        if at == 1:
-            shutil.copytree(checkpoint, copy)
+        if at < 3:
+            shutil.copytree(checkpoint, copy if at == 1 else late)
         (source / f"{at}.csv").write_text(f"{1000 * at}\n")
     with pytest.raises(StreamingQueryException, match=r"Batch 1 of the query .* comes after batch 2"):
         written_by(how, stream, table, copy, **options)
+    with pytest.raises(StreamingQueryException, match=r"Batch 2 of the query .* 1 rows, and has 2 now"):
+        written_by(how, stream, table, late, **options)
     assert nodes.ask(f"SELECT a FROM {table}") == sorted(map(str, (*range(10), 1000, 2000)))
     written_by(how, stream, table, checkpoint, **options)
     assert nodes.ask(f"SELECT a FROM {table}") == sorted(map(str, (*range(10), 1000, 2000, 3000)))
