@@ -9,6 +9,7 @@ frame, and a second query on the same frame that has none itself gets those of t
 from __future__ import annotations
 
 import decimal
+import logging
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,15 +22,19 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, StructType
 
-from engine.errors import Code, SqlError
-from engine.names import quote_identifier, quote_string
+from engine.errors import Code, NodeUnavailable, SqlError
+from engine.names import TableName, quote_identifier, quote_string
 from spark_apps.clickhouse_cluster.expressions import select_list
-from spark_apps.clickhouse_cluster.http import Answer, Server, first_to_answer
+from spark_apps.clickhouse_cluster.http import Answer, Server, first_rows
 from spark_apps.clickhouse_cluster.options import Final, Options
 from spark_apps.clickhouse_cluster.split import chdb_query
 from spark_apps.clickhouse_cluster.target import Column, Target, column_list
 from spark_apps.clickhouse_cluster.types import ChType, has_bytes, require_values_to_read, spark_schema
 
+log = logging.getLogger(__name__)
+
+_LONGEST_DELAY_S = 300
+"""Of a replica; a Distributed table passes over others, too (`max_replica_delay_for_distributed_queries`)."""
 _ARROW = {
     "output_format_arrow_string_as_string": "1",
     "output_format_arrow_low_cardinality_as_dictionary": "0",
@@ -93,7 +98,7 @@ class ClusterReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, ShardPartition)
-        server = first_to_answer(partition.replicas)
+        server = _to_be_read(partition.replicas, self._target.table)
         columns = [column for name in self._schema.fieldNames() if (column := self._target.column(name))]
         wanted = to_arrow_schema(self._schema, timezone="UTC")
         where = f" WHERE {' AND '.join(self._conditions)}" if self._conditions else ""
@@ -139,6 +144,33 @@ class ClusterReader(DataSourceReader):
                 "ArrowStream",
             )
             yield from pa.ipc.open_stream(pa.py_buffer(found))
+
+
+def _to_be_read(replicas: Sequence[Server], table: TableName) -> Server:
+    """The first that answers and is not far behind; where all are, the one that is least.
+
+    Raises NodeUnavailable.
+    """
+    asking = (
+        "SELECT toString(max(absolute_delay)) AS delay_s FROM system.replicas "
+        f"WHERE database = {quote_string(table.database)} AND table = {quote_string(table.table)}"
+    )
+    delays_s: dict[Server, int] = {}
+    left = list(replicas)
+    while left:
+        try:
+            server, rows = first_rows(left, asking)
+        except NodeUnavailable:
+            if not delays_s:
+                raise
+            break
+        delays_s[server] = int(rows[0]["delay_s"])
+        if delays_s[server] <= _LONGEST_DELAY_S:
+            return server
+        left = left[left.index(server) + 1 :]
+    least = min(delays_s, key=lambda server: delays_s[server])
+    log.warning("spark.replica_is_stale replica=%s table=%s delay_s=%s", least, table, delays_s[least])
+    return least
 
 
 def _long(sql: str) -> dict[str, str]:

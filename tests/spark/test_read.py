@@ -8,6 +8,7 @@ import functools
 import http.client
 import io
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,6 +21,7 @@ from pyspark.sql.types import BinaryType, StructType
 
 from engine.errors import ReplyLost
 from engine.names import TableName, quote_string
+from spark_apps.clickhouse_cluster import reader
 from spark_apps.clickhouse_cluster.http import Server
 from spark_apps.clickhouse_cluster.options import Options
 from spark_apps.clickhouse_cluster.reader import ClusterReader, _Stream
@@ -193,6 +195,28 @@ def test_rows_are_read_as_merges_would_leave_them_where_that_is_asked_for(server
             batches = [batch for part in reader.partitions() for batch in reader.read(part)]
             assert sum(batch.num_rows for batch in batches) == len(rows)
             assert not columns or sorted(n for batch in batches for n in batch["n"].to_pylist()) == rows
+
+
+def test_a_replica_that_is_far_behind_is_passed_over(nodes: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by a Distributed table. Where all are far behind, the one that is least is read."""
+    name = nodes.table("a UInt8", rest="ORDER BY a")
+    behind, whole = nodes.shards[0]
+    behind.execute(f"SYSTEM STOP FETCHES {name}")
+    whole.execute(f"INSERT INTO {name} VALUES (1)")
+    where = f"WHERE database = 'd' AND table = '{name.removeprefix('d.')}'"
+    while behind.text(f"SELECT absolute_delay > 0 FROM system.replicas {where}") == "0":
+        time.sleep(0.02)
+
+    def rows(replicas: list[Server], longest_delay_s: int) -> int:
+        monkeypatch.setattr(reader, "_LONGEST_DELAY_S", longest_delay_s)
+        shard = ",".join(f"{one.host}:{one.port}" for one in replicas)
+        options = Options.parse({"table": name, "shards": shard})
+        reading = ClusterReader(options, spark_schema(Target.find(options).columns))
+        return sum(batch.num_rows for part in reading.partitions() for batch in reading.read(part))
+
+    assert [rows([behind, whole], 300), rows([behind, whole], 0)] == [0, 1]
+    assert [rows([behind, whole], -1), rows([behind], -1)] == [1, 0]
+    behind.execute(f"SYSTEM START FETCHES {name}")
 
 
 def test_columns_that_are_materialized_are_read_and_those_that_are_an_alias_filter(
