@@ -259,6 +259,21 @@ def test_what_would_go_past_keeper_is_refused(pair: Pair, sql: str, code: int) -
     assert pair.n1.query("EXISTS d.no") == "0\n"
 
 
+def test_path_and_replica_name_may_be_expressions(pair: Pair) -> None:
+    engine = "MergeTree(concat('/computed/', currentDatabase(), '/', {{t:String}}), '{{replica}}') ORDER BY a"
+    create = "CREATE TABLE d.computed (a Int8) ENGINE = Replicated" + engine.format()
+    refused(pair.n1.post(create.replace("concat", "length"), database="d", param_t="t"), 42)
+    refused(pair.n1.post(create.replace("'{replica}'", "2 + 2"), database="d", param_t="t"), 36)
+    pair.n1.query(create, database="d", param_t="t")
+    assert "MergeTree(\\'/computed/d/t\\', \\'{replica}\\')" in pair.n1.query("SHOW CREATE TABLE d.computed")
+    view = "CREATE MATERIALIZED VIEW d.computed_v ENGINE = ReplicatedSumming" + engine.format()
+    pair.n1.query(f"{view} AS SELECT a FROM d.computed", database="d", param_t="v")
+    pair.n1.query("INSERT INTO d.computed VALUES (1)")
+    assert pair.n1.query("SELECT * FROM d.computed_v") == "1\n"
+    for name in ("computed_v", "computed"):
+        pair.n1.query(f"DROP TABLE d.{name} SYNC")
+
+
 @pytest.mark.parametrize("setting", ["assign_part_uuids = 1", "min_bytes_for_full_part_storage = 1000000"])
 def test_settings_that_parts_could_not_be_sent_with_are_shown_and_not_followed(
     pair: Pair, setting: str

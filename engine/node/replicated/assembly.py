@@ -22,6 +22,7 @@ from engine.node.replicated.definitions.attach_definition import AttachDefinitio
 from engine.node.replicated.definitions.convert import Converter
 from engine.node.replicated.definitions.create import CreateStatements
 from engine.node.replicated.definitions.drop_rename import DropRenameStatements
+from engine.node.replicated.definitions.engine_arguments import EngineArguments
 from engine.node.replicated.definitions.leftovers import drop_leftovers
 from engine.node.replicated.definitions.own_tables import OwnTableStatements
 from engine.node.replicated.definitions.rollup_functions import with_own_names
@@ -165,6 +166,7 @@ class ReplicatedNode:
             ]
         )
         self.handlers.put_first(OwnTableStatements(self.life, self.handlers))
+        self.handlers.put_first(EngineArguments(self.handlers))
 
     # -- life ------------------------------------------------------------------------------------------------
 

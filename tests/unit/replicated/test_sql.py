@@ -105,6 +105,28 @@ def test_settings_may_stand_without_a_value() -> None:
     assert Definition(sql.format("one, two = 2, three")).settings == {"one": "1", "two": "2", "three": "1"}
 
 
+@pytest.mark.parametrize(
+    ("engine", "are_computed"),
+    [
+        ("ReplicatedReplacingMergeTree('/t/' || currentDatabase(), '{replica}', v)", True),
+        ("ReplicatedMergeTree('/p', concat('r', toString(1)))", True),
+        ("ReplicatedMergeTree('/p', 'r')", False),
+        ("ReplicatedVersionedCollapsingMergeTree(sign, version)", False),
+        ("ReplicatedVersionedCollapsingMergeTree(sign, v + 1)", False),
+        ("ReplicatedSummingMergeTree((a, b))", False),
+        ("ReplicatedMergeTree", False),
+    ],
+)
+def test_path_and_name_may_have_to_be_computed(engine: str, are_computed: bool) -> None:
+    definition = Definition(f"CREATE TABLE t (a Int8) ENGINE = {engine} ORDER BY a")
+    assert (definition.keeper_expressions() is not None) is are_computed
+    if are_computed:
+        arguments = (definition.engine or pytest.fail("no engine")).arguments[2:]
+        text = ", ".join(("'/x'", "'y'", *arguments))
+        written = f"CREATE TABLE t (a Int8) ENGINE = {engine.partition('(')[0]}({text}) ORDER BY a"
+        assert definition.with_keeper_arguments("/x", "y") == written
+
+
 def test_one_literal_alone_is_refused() -> None:
     definition = Definition("CREATE TABLE t (a Int8) ENGINE = ReplicatedMergeTree('/p') ORDER BY a")
     with pytest.raises(SqlError, match="two string literal arguments") as caught:

@@ -142,6 +142,20 @@ class Definition:
             Code.BAD_ARGUMENTS, "Expected two string literal arguments: zookeeper_path and replica_name"
         )
 
+    def keeper_expressions(self) -> tuple[str, str] | None:
+        """The engine's first two arguments, if they are path and replica name and not both literals."""
+        given = () if self.engine is None else self.engine.arguments[:2]
+        if len(given) < 2 or not all(_literal(text) is not None or _is_computed(text) for text in given):
+            return None
+        return (given[0], given[1]) if any(map(_is_computed, given)) else None
+
+    def with_keeper_arguments(self, path: str, replica: str) -> str:
+        """The text with an engine that has these in the places of its first two arguments."""
+        assert self.engine is not None
+        arguments = (quote_string(path), quote_string(replica), *self.engine.arguments[2:])
+        engine = EngineText(self.engine.name, arguments)
+        return apply_edits(self.sql, [Edit(self._engine_at.start, self._engine_at.end, str(engine))])
+
     def without_keeper_arguments(self) -> str:
         """The text with an engine that has the default path and replica name."""
         assert self.engine is not None
@@ -291,6 +305,12 @@ def _literal(text: str) -> str | None:
     if len(cursor.tokens) == 1 and cursor.token.kind in _LITERALS:
         return literal_value(cursor.token)
     return None
+
+
+def _is_computed(text: str) -> bool:
+    """Neither a literal nor a column or several in brackets."""
+    words = Cursor(text).words
+    return len(words) > 1 and words[0] != "("
 
 
 def _by_commas(d: Draft, begin: int, end: int) -> tuple[str, ...]:
