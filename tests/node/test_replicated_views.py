@@ -197,6 +197,17 @@ def test_a_failing_view_is_reported_and_the_rows_stay(pair: Pair) -> None:
     assert pair.n1.query("SELECT (SELECT count() FROM d.vs), (SELECT count() FROM d.vt)") == "2\t1\n"
 
 
+def test_a_view_whose_target_is_gone_fails_or_is_passed_over(pair: Pair) -> None:
+    t = pair.table("k UInt64", rest="ORDER BY k")
+    pair.n1.query("CREATE TABLE d.goes (k UInt64) ENGINE = Memory")
+    pair.n1.query(f"CREATE MATERIALIZED VIEW d.to_goes TO d.goes AS SELECT k FROM {t}")
+    pair.n1.query("DROP TABLE d.goes SYNC")
+    refused(pair.n1.post(f"INSERT INTO {t} VALUES (1)"), 60, "Target table 'd.goes'")
+    pair.n1.query(f"INSERT INTO {t} VALUES (2)", ignore_materialized_views_with_dropped_target_table="1")
+    assert pair.n1.query(f"SELECT * FROM {t} ORDER BY k") == "1\n2\n"
+    pair.n1.query("DROP VIEW d.to_goes SYNC")
+
+
 @pytest.mark.parametrize(
     "sql",
     [

@@ -327,8 +327,19 @@ class ViewPush:
                 Code.TOO_DEEP_RECURSION,
                 f"Materialized views write in a circle: {' → '.join(map(str, (*chain, view.name)))}",
             )
+        names = await self._columns(view, stage)
+        if not names:
+            if flag(settings, "ignore_materialized_views_with_dropped_target_table", False):
+                log.warning("replicated.view_without_target view=%s target=%s", view.name, view.target)
+                return
+            raise SqlError(
+                Code.UNKNOWN_TABLE,
+                f"Target table '{view.target}' of view '{view.name}' doesn't exist, or has none of its "
+                f"columns; the rows are in {view.source}",
+                hint="The setting ignore_materialized_views_with_dropped_target_table passes over this view.",
+            )
         select = reading_from(view.select, view.source, stage, condition, computed)
-        columns = ", ".join(map(quote_identifier, await self._columns(view, stage)))
+        columns = ", ".join(map(quote_identifier, names))
         sql = f"INSERT INTO {view.target.quoted} ({columns}) SELECT {columns} FROM ({select})"
         own = {n: v for n, v in asked.settings.items() if n != "insert_deduplication_token"}
         if view.target not in await self.distributed():
