@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from engine.cli import common
+from engine.cli.text_type import TextType
 from engine.config.model import DistributedDdl, NodeConfig
 from engine.ddl import DDLQueueClient
 from engine.env import SystemEnv
@@ -20,7 +21,7 @@ from engine.names import entry_name, entry_number
 from engine.sql import expand_macros
 
 
-class EntryName(click.ParamType[str]):
+class EntryName(TextType):
     """`query-0000000007`, or its number. Anything else would be said to have been cleaned away long ago."""
 
     name = "entry"

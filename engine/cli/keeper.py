@@ -21,6 +21,7 @@ import click
 
 from engine.cli import common, keeper_backup
 from engine.cli.numbers import Finite
+from engine.cli.text_type import TextType
 from engine.ddl.text import storable
 from engine.errors import Code, KeeperAnswer, NoNode, NotEmpty, OnclusterError, Refused
 from engine.keeper.base import ANY_VERSION, Keeper, Stat
@@ -36,7 +37,7 @@ from engine.wording import moment
 TREE_LIMIT = 1000
 
 
-class ZnodePath(click.ParamType[str]):
+class ZnodePath(TextType):
     """An absolute path without a trailing slash."""
 
     name = "path"

@@ -155,7 +155,7 @@ def test_an_unknown_command_names_those_there_are() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["migrate", "apply", "--cluste", "c", "--json"], "No such option '--cluste'"),
+        (["migrate", "apply", "--cluste", "c", "--json"], "--cluste"),
         (["migrate", "--json", "appl"], "No such"),
         (["ddl", "--json", "status"], "No such option"),
         (["migrat", "--json"], "No such command 'migrat'. Commands: demo"),

@@ -227,7 +227,7 @@ async def test_a_name_without_end_is_refused() -> None:
     assert isinstance(reason(await receive(http(endless, length=1 << 40), stays_silent=True)), PartDiffers)
 
 
-@pytest.mark.parametrize("cookie", ["11", "999999999999", "-1", "x", "1 2"])
+@pytest.mark.parametrize("cookie", ["11", "999999999999", "-1", "x", "1.2"])
 async def test_a_version_that_was_not_asked_for_is_refused(cookie: str) -> None:
     assert isinstance(reason(await receive(http(b"", cookie=cookie))), PartDiffers)
 
