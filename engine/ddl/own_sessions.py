@@ -16,7 +16,8 @@ class OwnSessions:
     def __init__(self) -> None:
         self._living: dict[int, Callable[[], None]] = {}
 
-    def __len__(self) -> int:
+    @property
+    def count(self) -> int:
         return len(self._living)
 
     def __contains__(self, session_id: int) -> bool:

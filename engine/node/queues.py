@@ -135,7 +135,7 @@ class NodeQueues:
         """For `system.metrics`."""
         return {
             "MaxDDLEntryID": max((worker.max_entry for worker in self._workers), default=-1),
-            "ZooKeeperSession": len(self._own_sessions) + (self.holder.current is not None),
+            "ZooKeeperSession": self._own_sessions.count + (self.holder.current is not None),
         }
 
     async def queue_rows(self) -> list[QueueRow]:
