@@ -373,7 +373,8 @@ class StatementRouter:
             raise SqlError(Code.SYNTAX_ERROR, "Empty query")
         # readonly = 2 allows temporary tables; chDB knows which of the two it is.
         is_readonly = asked.is_readonly or (asked.session.is_readonly and not statement.temporary)
-        if is_readonly and not statement.is_query and statement.kind not in _ALLOWED_IN_READONLY:
+        is_change = not statement.is_query and statement.kind not in _ALLOWED_IN_READONLY
+        if is_readonly and is_change and not await is_about_temporary(asked, statement):
             if statement.kind is not StatementKind.INSERT:  # its rows may not be here yet
                 await asked.check_syntax()
             raise SqlError(

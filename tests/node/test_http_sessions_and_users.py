@@ -151,6 +151,19 @@ def test_a_readonly_user_reads_and_does_nothing_else(node: RunningNode) -> None:
     )
 
 
+def test_a_readonly_session_writes_to_its_temporary_tables_only(node: RunningNode) -> None:
+    node.query("CREATE TABLE not_temporary (a UInt8) ENGINE = Memory")
+    node.query("SET readonly = 2", session_id="reader of its own")
+    node.query("CREATE TEMPORARY TABLE own (a UInt8)", session_id="reader of its own")
+    inserts = ("INSERT INTO {} VALUES (1)", "INSERT INTO {} SELECT 2", "INSERT INTO {} FORMAT CSV 3")
+    for insert in inserts:
+        node.query(insert.format("own"), session_id="reader of its own")
+        refused = node.post(insert.format("not_temporary"), session_id="reader of its own")
+        assert refused.code == 164
+    assert node.query("SELECT sum(a) FROM own", session_id="reader of its own") == "6\n"
+    assert node.query("SELECT count() FROM not_temporary") == "0\n"
+
+
 def test_a_readonly_user_has_the_node_connect_to_nobody(node: RunningNode) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         elsewhere = f"remote('127.0.0.1:{listener.getsockname()[1]}', system.one, 'user', 'password')"
