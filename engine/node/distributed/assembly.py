@@ -347,7 +347,7 @@ class DistributedNode:
     async def _reconcile(self) -> None:
         """Records without a table go. A table of a database that is detached, or that chDB could not load, is
         one: what it has to send was acknowledged."""
-        records = self.tables.catalog.all()
+        records = self.tables.records_made()
         attached = await self._local.by_uuid([record.uuid for record in records])
         missing = [record for record in records if record.uuid not in attached]
         defined = await self._local.defined() if missing else frozenset()

@@ -9,7 +9,9 @@ import pytest
 
 from engine.config.model import User
 from engine.errors import Code, SqlError
+from engine.node.distributed.registry.overlooked import PLACEHOLDER
 from engine.node.statement import Asked
+from engine.storage import ChdbSession
 from tests.unit.distributed.test_select_remembered import World, world
 from tests.unit.distributed.test_select_shapes import bench
 
@@ -121,3 +123,31 @@ def test_a_name_that_is_given_away_again_and_again_is_an_error_and_no_wrong_answ
     with pytest.raises(SqlError) as refused:
         count(plain, "plain")
     assert refused.value.code == Code.ABORTED
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "CREATE TABLE fresh (id UInt64) ENGINE = Distributed(c, s1, events)",
+        "ALTER TABLE events RENAME COLUMN pair TO couple",
+    ],
+)
+def test_a_table_that_is_just_being_made_is_not_taken_for_one_that_a_database_took_along(
+    plain: World, monkeypatch: pytest.MonkeyPatch, sql: str
+) -> None:
+    # 1. The record is written. 2. Another statement drops a database, and records without a table go.
+    # 3. chDB makes the table.
+    drop = running(plain, "DROP DATABASE other")
+    plain.ask("CREATE DATABASE other")
+    original, dropped = ChdbSession.query, list[int]()
+
+    async def query(session: ChdbSession, text: str, **options: Any) -> Any:
+        if "CREATE TABLE" in text and PLACEHOLDER in text and not dropped:
+            dropped.append(1)
+            await drop()
+        return await original(session, text, **options)
+
+    monkeypatch.setattr(ChdbSession, "query", query)
+    plain.ask(sql)
+    assert dropped
+    assert count(plain, "fresh" if "fresh" in sql else "events") >= 300

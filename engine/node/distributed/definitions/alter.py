@@ -117,15 +117,15 @@ class AlterDistributed:
         uuid = self._env.new_uuid()
 
         async def make(temporary: TableName) -> None:
-            self._tables.catalog.put(DistributedRecord(uuid, temporary, table.definition))
-            try:
-                create = CreateText(altered).for_chdb(uuid, temporary)
-                await self._tables.local.run(create, settings=LIKE_ONE_THAT_IS_THERE)
-            except SqlError:
-                self._tables.catalog.remove(uuid)
-                raise
-            finally:
-                self._tables.changed()
+            with self._tables.making(DistributedRecord(uuid, temporary, table.definition)):
+                try:
+                    create = CreateText(altered).for_chdb(uuid, temporary)
+                    await self._tables.local.run(create, settings=LIKE_ONE_THAT_IS_THERE)
+                except SqlError:
+                    self._tables.catalog.remove(uuid)
+                    raise
+                finally:
+                    self._tables.changed()
 
         plain = replace(asked, sql="", params={})
         await self._replacing.put_in_place(plain, table.name, uuid, make, taking=Taking.A_TABLES_PLACE)

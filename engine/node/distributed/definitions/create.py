@@ -2,8 +2,9 @@
 
 Safety argument. 1. Everything that can be refused is refused. 2. The record is written. 3. chDB makes a table
 that holds nothing (`overlooked.PLACEHOLDER`) with the record's UUID. After a crash behind 2 the next start
-removes the record; behind 3 the table is there. No other server is changed, and one is asked only for columns
-that the statement does not list.
+removes the record; behind 3 the table is there. Between 2 and 3 no other statement takes the record for one
+whose table is gone (`DistributedTables.making`). No other server is changed, and one is asked only for
+columns that the statement does not list.
 
 With AS SELECT, OR REPLACE or REPLACE the table is made under a temporary name, filled by an INSERT like a
 client's, and takes its name when that has ended (`replacing`). So a table that is there has its rows, or had
@@ -184,25 +185,25 @@ class CreateDistributed:
     ) -> None:
         local = self._tables.local
         await make_overlooked_an_error(local)
-        self._tables.catalog.put(DistributedRecord(uuid, name, definition))
-        try:
-            await asked.session.query(
-                text.for_chdb(uuid, name, columns=columns),
-                format="Null",
-                params=asked.params,
-                scope=asked.scope,
-                multi=False,
-            )
-            if definition.sharding_key:
-                await check_sharding_key(self._stages, definition.sharding_key, name.quoted)
-        except SqlError:
-            await local.drop(name, uuid)
-            self._tables.catalog.remove(uuid)
-            raise
-        finally:
-            self._tables.changed()
-        if uuid not in await local.by_uuid([uuid]):
-            self._tables.catalog.remove(uuid)  # IF NOT EXISTS, and somebody else was faster
+        with self._tables.making(DistributedRecord(uuid, name, definition)):
+            try:
+                await asked.session.query(
+                    text.for_chdb(uuid, name, columns=columns),
+                    format="Null",
+                    params=asked.params,
+                    scope=asked.scope,
+                    multi=False,
+                )
+                if definition.sharding_key:
+                    await check_sharding_key(self._stages, definition.sharding_key, name.quoted)
+            except SqlError:
+                await local.drop(name, uuid)
+                self._tables.catalog.remove(uuid)
+                raise
+            finally:
+                self._tables.changed()
+            if uuid not in await local.by_uuid([uuid]):
+                self._tables.catalog.remove(uuid)  # IF NOT EXISTS, and somebody else was faster
 
     async def _fill(self, asked: Asked, select: str, name: TableName, uuid: UUID) -> None:
         token = settings_of(asked).get(TOKEN_SETTING) or f"{uuid}:{self._own_host}"

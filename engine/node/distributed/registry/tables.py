@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from uuid import UUID
 
@@ -84,7 +84,23 @@ class DistributedTables:
         self._version = 0
         self._given: deque[tuple[int, frozenset[TableName]]] = deque(maxlen=_MOST_REMEMBERED)
         self._known_version = -1
+        self._in_the_making: set[UUID] = set()
         self._lock = asyncio.Lock()
+
+    @contextmanager
+    def making(self, record: DistributedRecord) -> Iterator[None]:
+        """The record is written first, and its table is made in the block: until then nobody else may take it
+        for one whose table is gone. Raises OSError."""
+        self._in_the_making.add(record.uuid)
+        try:
+            self.catalog.put(record)
+            yield
+        finally:
+            self._in_the_making.discard(record.uuid)
+
+    def records_made(self) -> Sequence[DistributedRecord]:
+        """Without those whose tables are just being made."""
+        return [record for record in self.catalog.all() if record.uuid not in self._in_the_making]
 
     def __len__(self) -> int:
         return len(self.catalog.all()) + len(self.catalog.damaged)
