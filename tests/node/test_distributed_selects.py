@@ -562,6 +562,10 @@ def test_unused_shards_are_skipped_by_the_sharding_key(cluster: Cluster) -> None
     skip = {"optimize_skip_unused_shards": "1", "force_optimize_skip_unused_shards": "1"}
     sql = "SELECT groupUniqArray(_shard_num), count() FROM events_d WHERE id IN (3, 5, 7)"
     assert cluster.n1.query(sql, **skip) == "[2]\t3\n"
+    function = sql.replace("events_d", "cluster(c, default, events, id)")
+    assert cluster.n1.query(function, **skip) == "[2]\t3\n"
+    of_all = sql.replace("events_d", "clusterAllReplicas(c, default, events, id)")
+    assert cluster.n1.query(of_all, optimize_skip_unused_shards="1").endswith("\t6\n")
     reply = refused(cluster.n1, "SELECT count() FROM events_d WHERE price > 3", **skip)
     assert reply.code == 507
 

@@ -101,19 +101,22 @@ class References:
                     raise refused_to_readers()
                 settings = settings_around(sql, call.start, whole)
                 place = place_of(asked, call.table, inner)
+                shards = peers_of_cluster(call.cluster, self._is_local)
+                columns = await columns_elsewhere(self._health, place, shards)
                 reader = ShardReader(
-                    peers_of_cluster(call.cluster, self._is_local),
+                    shards,
                     place,
                     self._health,
                     settings,
                     failover,
                     depth,
+                    sharding_key="" if _reads_all_replicas(sql, call.start) else call.sharding_key,
+                    column_types={column.name: column.type for column in columns},
                     is_distributed_here=known.__contains__,
                     current_database=asked.current_database,
                     skipping=skipping_of(settings, None),
                     elsewhere=inner.shown(sql[call.start : call.end]),
                 )
-                columns = await columns_elsewhere(self._health, place, reader.shards)
                 source = SourceTable(columns, reader, virtuals=virtual_columns())
                 refs.append(
                     Reference(
@@ -208,6 +211,11 @@ class References:
             elsewhere=elsewhere(table),
             own=table.name,
         )
+
+
+def _reads_all_replicas(sql: str, start: int) -> bool:
+    """Replicas of a shard have the same rows, whatever the key says of one among all replicas."""
+    return sql[start:].upper().startswith("CLUSTERALLREPLICAS")
 
 
 def readers_of(refs: Sequence[Reference]) -> Sequence[ShardReader]:
