@@ -21,6 +21,7 @@ CLAUSE_ENDS = names(
     "PREWHERE"
 )
 _BEFORE_OPERAND = names("AND OR NOT IN LIKE ILIKE BETWEEN DIV MOD AS = == != <> < > <= >= + - * / % || ,")
+_BEFORE_NAME = names("AS FROM JOIN ,")
 _OPERATORS = names("AND OR NOT IN IS NULL LIKE ILIKE BETWEEN TRUE FALSE DIV MOD")
 _MOVED = re.compile("\x02(\\d+)\x02(.*?)\x03\\1\x03", re.DOTALL)
 
@@ -86,12 +87,16 @@ def find_prewheres(cursor: Cursor, tables: Sequence[Candidate]) -> list[Prewhere
     """Those about one of `tables`."""
     found = []
     for at, word in enumerate(cursor.words):
-        is_name = cursor.words[at - 1] == "AS" or cursor.words[at + 1 : at + 2] == ["."]
-        if word != "PREWHERE" or is_name:
+        if word != "PREWHERE" or _is_name(cursor.words, at):
             continue
         begin = _from_before(cursor.words, at)
         before = [place for place, _ in _outside_brackets(cursor, begin + 1, at)]
-        is_behind = any(_is_clause(cursor.words, one) and cursor.words[one] != "OFFSET" for one in before)
+        is_behind = any(
+            _is_clause(cursor.words, one)
+            and cursor.words[one] != "OFFSET"
+            and not _is_name(cursor.words, one)
+            for one in before
+        )
         if begin < 0 or is_behind:
             continue  # `SELECT prewhere`, `ORDER BY prewhere`; there may be SAMPLE … OFFSET before the clause
         end = _clause_end(cursor, at + 1)
@@ -104,6 +109,11 @@ def find_prewheres(cursor: Cursor, tables: Sequence[Candidate]) -> list[Prewhere
         if table is not None and any(one.at == table for one in tables):
             found.append(Prewhere(at, end, table, is_of_join))
     return found
+
+
+def _is_name(words: Sequence[str], at: int) -> bool:
+    """Whether a keyword is that of a table, a column or an alias where it stands, as in `FROM order`."""
+    return words[at - 1] in _BEFORE_NAME or words[at + 1 : at + 2] == ["."]
 
 
 def _meant(cursor: Cursor, condition: range, tables: Sequence[Candidate], *, first: int) -> int | None:

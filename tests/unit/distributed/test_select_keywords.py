@@ -1,4 +1,4 @@
-"""Columns and aliases that are called like keywords, or as what the shards are asked is called."""
+"""Columns, aliases and tables that are called like keywords, or as what the shards are asked is called."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ KEYWORDS = {
     "__a0": "UInt8",
     "__table1": "UInt8",
 }
+TABLES = ("k", "group", "prewhere")
 VALUES = (
     "number, number % 5, number % 3, number % 4, number % 2, number % 6, toString(number % 3), "
     "'w' || toString(number % 2), toDate('2024-01-01') + number % 9, toString(number % 7), number % 8, "
@@ -40,15 +41,21 @@ QUERIES = (Path(__file__).parent / "queries" / "keywords.sql").read_text().split
 
 @pytest.fixture(scope="module")
 def keywords(bench: Bench) -> Iterator[Bench]:
-    bench.tables["k"] = KEYWORDS
     columns = ", ".join(f"`{name.replace('`', '``')}` {type_}" for name, type_ in KEYWORDS.items())
-    for database in ("one", "s1", "s2", "s3"):
-        bench.ask(f"CREATE TABLE k ({columns}) ENGINE = ReplacingMergeTree ORDER BY `order`", database)
-    bench.ask(f"INSERT INTO k SELECT {VALUES} FROM numbers(100)")
-    for n in range(1, SHARDS + 1):
-        bench.ask(f"INSERT INTO s{n}.k SELECT * FROM one.k WHERE `order` % {SHARDS} = {n - 1}")
+    for table in TABLES:
+        bench.tables[table] = KEYWORDS
+        for database in ("one", "s1", "s2", "s3"):
+            bench.ask(
+                f"CREATE TABLE `{table}` ({columns}) ENGINE = ReplacingMergeTree ORDER BY `order`", database
+            )
+        bench.ask(f"INSERT INTO `{table}` SELECT {VALUES} FROM numbers(100)")
+        for n in range(1, SHARDS + 1):
+            bench.ask(
+                f"INSERT INTO s{n}.`{table}` SELECT * FROM one.`{table}` WHERE `order` % {SHARDS} = {n - 1}"
+            )
     yield bench
-    del bench.tables["k"]
+    for table in TABLES:
+        del bench.tables[table]
 
 
 @pytest.mark.parametrize("sql", QUERIES)

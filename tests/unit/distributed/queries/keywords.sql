@@ -35,3 +35,9 @@ SELECT `order` AS prewhere, count() FROM one.k PREWHERE prewhere < 9 AND NOT pre
 SELECT prewhere.order FROM one.k AS prewhere PREWHERE prewhere.limit = 1 ORDER BY prewhere.order LIMIT 3
 SELECT `limit` AS where, `order` AS limit FROM one.k PREWHERE where = 1 AND 7 > limit ORDER BY where, limit
 SELECT count(), max(a.id) FROM one.events AS a SAMPLE 1 / 2 OFFSET 1 / 4 PREWHERE a.id > 9 WHERE a.city != 'Rome' ORDER BY 1
+SELECT `order` FROM group PREWHERE limit = 1 WHERE `with` > 0 ORDER BY `order` LIMIT 3
+SELECT count() FROM group AS x JOIN group AS y ON x.order = y.order WHERE x.order IN (SELECT `order` FROM group PREWHERE limit = 1)
+SELECT x.order, y.limit FROM group AS x JOIN prewhere AS y ON x.order = y.order PREWHERE y.limit = 1 ORDER BY x.order LIMIT 3
+SELECT `order` FROM prewhere WHERE limit = 2 ORDER BY `order` LIMIT 2
+SELECT `order` FROM prewhere PREWHERE limit = 2 ORDER BY `order` LIMIT 2
+SELECT group.order FROM prewhere, group PREWHERE group.limit = 2 ORDER BY group.order LIMIT 2
