@@ -8,7 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -30,10 +30,12 @@ from engine.migrations.files import Direction, MigrationSet, cluster_folders, lo
 from engine.migrations.ledger import Ledger
 from engine.migrations.model import RunRequest
 from engine.migrations.options import parse_duration_s
-from engine.migrations.probe import HttpProbe
 from engine.migrations.runner import MigrationRunner
 from engine.migrations.selection import Leniency
 from engine.migrations.statements import Surroundings
+
+if TYPE_CHECKING:
+    from engine.migrations.probe import HttpProbe
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -166,6 +168,8 @@ def probe_of(nodes: tuple[str, ...], topology: Topology) -> HttpProbe | None:
 
     Raises BadParameter for a host that no cluster has: it would not be asked, and nobody would notice.
     """
+    from engine.migrations.probe import HttpProbe  # a third of the time of commands that ask no host
+
     urls = dict(map(host_and_url, nodes))
     hosts = {replica.host for cluster in topology.clusters.values() for replica in cluster.replicas}
     if unknown := sorted(urls.keys() - hosts):
