@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -19,6 +20,8 @@ from engine.env import Env
 from engine.errors import Busy, Code, ConfigError
 from engine.storage.layout import private_directory
 
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
+
 
 class NodeDirectory:
     """Use as a context manager: entered, the directory is this process's alone."""
@@ -29,7 +32,7 @@ class NodeDirectory:
         self._lock_fd = -1
 
     def __enter__(self) -> Self:
-        """Raises Busy, naming the process, when another node runs here; ConfigError for no such place."""
+        """Raises Busy, naming the process, when another node runs here; ConfigError for no place for one."""
         try:
             self._own.mkdir(parents=True, exist_ok=True)
             self._lock_fd = os.open(self._own / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -46,6 +49,11 @@ class NodeDirectory:
                 code=Code.CANNOT_OPEN_FILE,
                 hint="Stop that node first, or give this one another <path>.",
             ) from None
+        try:
+            self._require_links()
+        except ConfigError:
+            os.close(self._lock_fd)
+            raise
         os.ftruncate(self._lock_fd, 0)
         os.pwrite(self._lock_fd, f"{os.getpid()}\n".encode(), 0)
         return self
@@ -55,6 +63,21 @@ class NodeDirectory:
     ) -> None:
         self._node_file.unlink(missing_ok=True)
         os.close(self._lock_fd)
+
+    def _require_links(self) -> None:
+        """Parts go from one directory to another by hard links: without them every insert into a replicated
+        table would fail, and every mutation. A disk that is full may still have a node."""
+        link = self._own / "lock.link"
+        try:
+            link.unlink(missing_ok=True)
+            os.link(self._own / "lock", link)
+            link.unlink()
+        except OSError as error:
+            if error.errno in _NO_LINKS:
+                raise ConfigError(
+                    f"The file system of {self.path} has no hard links: {error.strerror}.",
+                    hint="Give the node a <path> on another disk; FAT and most shares of Windows have none.",
+                ) from error
 
     @property
     def intents_file(self) -> Path:
