@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from pyspark.errors import PySparkAttributeError
 from pyspark.sql import DataFrame
 
 from engine.errors import ConfigError
@@ -35,10 +36,7 @@ def batch_writer(table: str, **options: str) -> Callable[[DataFrame, int], None]
     parsed = Options.parse({**options, "table": table})
 
     def write(batch: DataFrame, batch_id: int) -> None:
-        context = batch.sparkSession.sparkContext
-        query_id = options.get("job_id") or context.getLocalProperty(QUERY_ID)
-        if not query_id:
-            raise ConfigError("This is no streaming query: it has no id.", hint="Give the option job_id.")
+        query_id = options.get("job_id") or _query_of(batch)
         is_named, target = bool(options.get("job_id")), Target.find(parsed)
         if is_written_again(target, query_id, batch_id, is_named=is_named, count=batch.count):
             return
@@ -55,3 +53,17 @@ def batch_writer(table: str, **options: str) -> Callable[[DataFrame, int], None]
                 require_same_rows(target, query_id, batch_id, had=had, given=batch.count())
 
     return write
+
+
+def _query_of(batch: DataFrame) -> str:
+    """The query's id. Raises ConfigError."""
+    try:
+        found = batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+    except PySparkAttributeError:
+        raise ConfigError(
+            "Spark Connect does not say to which query a batch belongs.",
+            hint=f'Give the option job_id, or use writeStream.format("{FORMAT}").',
+        ) from None
+    if not found:
+        raise ConfigError("This is no streaming query: it has no id.", hint="Give the option job_id.")
+    return found

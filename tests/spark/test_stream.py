@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.connect.session import SparkSession as ConnectSession
 from pyspark.sql.types import LongType, StructField, StructType
 
 from engine.errors import ConfigError
@@ -93,6 +96,14 @@ def test_a_stream_of_the_format_writes_a_batch_that_is_repeated_once(
     assert nodes.ask(f"SELECT a FROM {table}") == sorted(map(str, range(30)))
     assert nodes.staging() == []
     assert len(done_jobs(nodes) - before) == 1, "batches that will not be repeated are forgotten"
+
+
+def test_a_batch_of_spark_connect_that_is_not_named_is_refused_with_what_names_it(nodes: Servers) -> None:
+    """Its session says nothing of the query that a batch belongs to."""
+    frame = SimpleNamespace(sparkSession=object.__new__(ConnectSession))
+    with pytest.raises(ConfigError, match="does not say to which query") as refused:
+        batch_writer("d.t", shards=nodes.option)(cast(DataFrame, frame), 0)
+    assert "job_id" in refused.value.hint
 
 
 def test_an_epoch_of_continuous_processing_is_not_committed(nodes: Servers) -> None:
