@@ -269,6 +269,19 @@ def test_indexes_by_either_statement(pair: Pair) -> None:
     assert pair.same(f"SELECT name FROM system.data_skipping_indices WHERE table = '{t}'") == "j\n"
 
 
+def test_indexes_as_other_databases_write_them(pair: Pair) -> None:
+    t = pair.table()
+    assert error(pair.n1.post(f"CREATE INDEX i ON {t} (v)")) == 80
+    assert error(pair.n1.post(f"CREATE UNIQUE INDEX i ON {t} (v) TYPE minmax")) == 48
+    pair.n1.query(f"CREATE INDEX i ON {t} (v)", allow_create_index_without_type="1")
+    assert error(pair.n1.post(f"CREATE INDEX i ON {t} (v", allow_create_index_without_type="1")) == 62
+    assert pair.n1.query(f"SHOW INDEXES FROM {t} WHERE key_name = 'i'") == ""
+    pair.n1.query(f"CREATE UNIQUE INDEX i ON {t} (v DESC) TYPE minmax", create_index_ignore_unique="1")
+    pair.n1.query(f"CREATE INDEX j ON {t} (k ASC, greatest(k, length(v)) desc) TYPE set(2)")
+    indexes = f"SELECT name, expr FROM system.data_skipping_indices WHERE table = '{t}' ORDER BY 1"
+    assert pair.n1.query(indexes) == "i\tv\nj\tk, greatest(k, length(v))\n"
+
+
 def test_settings_are_local_and_those_of_merges_never_reach_chdb(pair: Pair) -> None:
     t = pair.table()
     shown = f"SELECT create_table_query FROM system.tables WHERE name = '{t}'"

@@ -19,8 +19,9 @@ from typing import Protocol
 
 from engine.errors import Code, SqlError
 from engine.keeper.base import Op
-from engine.names import TableName, quote_identifier, quote_string
+from engine.names import TableName, quote_string
 from engine.node.asked_settings import flag, number, settings_of
+from engine.node.replicated.parts.index_sql import index_command
 from engine.node.replicated.parts.local_alter import settings_commands, take_out
 from engine.node.replicated.parts.mutation_checks import MutationChecks
 from engine.node.replicated.parts.partition_commands import OpenPlain, PartitionCommands
@@ -40,7 +41,6 @@ from engine.node.replicated.running.statements import done
 from engine.node.replicated.running.waiting import sync_of, wait_for_inactive_s
 from engine.node.statement import Answer, Asked
 from engine.part_storage import HIDDEN_SETTINGS
-from engine.part_storage.alter_statements import split_by_commas
 from engine.part_storage.workers import CHECKS
 from engine.replication.commands.alter import alter_table
 from engine.replication.commands.mutate import check_waiting, create_mutation, wait_for_mutation
@@ -116,7 +116,10 @@ class AlterStatements:
                 text = f"UPDATE {_behind_table(asked.sql, skipping='SET')}"
                 await self._alter(ctx, _as_alter(asked, text), least=Sync.OWN)
             case StatementKind.CREATE_INDEX | StatementKind.DROP_INDEX:
-                await self._alter(ctx, _as_alter(asked, _index_command(asked.sql, statement)))
+                await asked.check_syntax()
+                command = index_command(asked, statement, _behind_table(asked.sql))
+                if command is not None:
+                    await self._alter(ctx, _as_alter(asked, command))
             case _:
                 raise AssertionError(statement.kind)
         return done(asked)
@@ -275,18 +278,6 @@ def _behind_table(sql: str, *, skipping: str = "") -> str:
     if skipping and not rest.accept(skipping):
         raise SqlError(Code.SYNTAX_ERROR, f"Syntax error: {skipping} is expected behind the table's name")
     return sql[end:][rest.token.start :].rstrip("; \t\r\n") if not rest.at_end else ""
-
-
-def _index_command(sql: str, statement: Statement) -> str:
-    name = quote_identifier(statement.name or "")
-    if statement.kind is StatementKind.DROP_INDEX:
-        return f"DROP INDEX {'IF EXISTS ' if statement.if_exists else ''}{name}"
-    existing = "IF NOT EXISTS " if statement.if_not_exists else ""
-    text = _behind_table(sql)
-    c = Cursor(text)
-    if c.skip_brackets() and len(split_by_commas(text[1 : c.last_end - 1])) == 1:
-        text = text[1 : c.last_end - 1] + text[c.last_end :]  # brackets of the list, not of the expression
-    return f"ADD INDEX {existing}{name} {text}"
 
 
 async def _written_anew(asked: Asked, pieces: Sequence[AlterPiece], database: str) -> str:
