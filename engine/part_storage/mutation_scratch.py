@@ -77,19 +77,22 @@ class _Preparation:
     run: list[str] = field(default_factory=list)
     made: set[str] = field(default_factory=set)
     """Columns that `run` gives the table."""
+    away: dict[str, str] = field(default_factory=dict)
+    """Where columns are whose names were needed for others (`_make_room`)."""
 
     def give_back(self, name: str, *, renamed_to: str = "") -> None:
         """Let the table have a column as the part has it."""
         if name in self.made:
             return
         column_type = self.part[name]
-        if name in self.table and renamed_to in self.table and renamed_to not in self.part:
-            self._make_room(name)  # another column of that name was added since
-        if name not in self.table and renamed_to in self.table:
-            self.before.append(f"RENAME COLUMN {quote_identifier(renamed_to)} TO {quote_identifier(name)}")
-            self.table[name] = self.table.pop(renamed_to)
-            if renamed_to in self.defaults:
-                self.defaults[name] = self.defaults.pop(renamed_to)
+        now = self.away.get(renamed_to, renamed_to)
+        if name in self.table and now in self.table and renamed_to not in self.part:
+            self._make_room(name)  # another column has got that name since
+        if name not in self.table and now in self.table:
+            self.before.append(f"RENAME COLUMN {quote_identifier(now)} TO {quote_identifier(name)}")
+            self.table[name] = self.table.pop(now)
+            if now in self.defaults:
+                self.defaults[name] = self.defaults.pop(now)
         if name not in self.table:
             self.before.append(f"ADD COLUMN {quote_identifier(name)} {column_type}")
             self.table[name] = column_type
@@ -122,7 +125,7 @@ class _Preparation:
         ]
 
     def _make_room(self, name: str) -> None:
-        away = f"{name} as it is now"
+        self.away[name] = away = f"{name} as it is now"
         self.before.append(f"RENAME COLUMN {quote_identifier(name)} TO {quote_identifier(away)}")
         self.table[away] = self.table.pop(name)
         if name in self.defaults:

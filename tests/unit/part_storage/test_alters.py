@@ -121,6 +121,26 @@ async def test_old_parts_are_read_through_the_new_definition_and_mutated_later(
     assert not list(store.state.originals_root.glob("*"))
 
 
+@pytest.mark.parametrize("wide_from_bytes", ["0", "1000000"])
+async def test_columns_give_their_names_to_others_in_one_alter(tmp_path: Path, wide_from_bytes: str) -> None:
+    create = (
+        "CREATE TABLE t (k UInt64, a UInt8 DEFAULT 5, b String, c Date) ENGINE = MergeTree ORDER BY k "
+        f"SETTINGS min_bytes_for_wide_part = {wide_from_bytes}"
+    )
+    async with opened(tmp_path, create) as (pool, store):
+        await store.load()
+        await add(pool, store, "SELECT 1, 2, 'text', '2020-01-01'", "all_0_0_0")
+        renames = {"a": "x", "b": "a", "c": "b"}
+        mutation = ", ".join(f"RENAME COLUMN {old} TO {new}" for old, new in renames.items())
+        assert await alter(store, mutation, renames) == mutation
+        assert await rows(pool, "k, x, a, b") == "1\t2\ttext\t2020-01-01"
+        result = PartName.parse("all_0_0_0_1")
+        await store.mutate(PartName.parse("all_0_0_0"), result, mutation)
+        await store.publish([result], [PartName.parse("all_0_0_0")])
+        assert texts(store.active) == ["all_0_0_0_1"]
+        assert await rows(pool, "k, x, a, b") == "1\t2\ttext\t2020-01-01"
+
+
 @pytest.mark.parametrize(
     ("commands", "mutation"),
     [
