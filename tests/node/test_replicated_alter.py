@@ -269,6 +269,15 @@ def test_indexes_by_either_statement(pair: Pair) -> None:
     assert pair.same(f"SELECT name FROM system.data_skipping_indices WHERE table = '{t}'") == "j\n"
 
 
+def test_an_alter_that_would_rewrite_data_can_be_forbidden(pair: Pair) -> None:
+    t, forbidden = pair.table(), {"allow_non_metadata_alters": "0"}
+    for command in ("DROP COLUMN v", "MODIFY COLUMN v LowCardinality(String)", "RENAME COLUMN v TO w"):
+        assert error(pair.n1.post(f"ALTER TABLE {t} {command}", **forbidden)) == 524
+    pair.n1.query(f"ALTER TABLE {t} ADD COLUMN w UInt8, COMMENT COLUMN v 'stays'", **forbidden)
+    pair.n1.query(f"ALTER TABLE {t} UPDATE v = 'x' WHERE true", **forbidden)
+    assert pair.n1.query(f"SELECT name FROM system.columns WHERE table = '{t}'") == "k\nv\nw\n"
+
+
 def test_indexes_as_other_databases_write_them(pair: Pair) -> None:
     t = pair.table()
     assert error(pair.n1.post(f"CREATE INDEX i ON {t} (v)")) == 80

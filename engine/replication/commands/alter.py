@@ -65,14 +65,15 @@ async def alter_table(
     sync: Sync = Sync.OWN,
     inactive_timeout_s: float = DEFAULT_INACTIVE_TIMEOUT_S,
     allowed: Collection[str] = (),
+    may_rewrite: bool = True,
     fence: Sequence[Op] = (),
 ) -> None:
     """Carry out `commands`, which is what follows `ALTER TABLE t`, and wait for `sync` (`alter_sync`).
-    `allowed` as in `PartStore.plan_alter`.
+    `allowed` as in `PartStore.plan_alter`; `may_rewrite` is `allow_non_metadata_alters`.
 
-    Raises SqlError: what chDB says to the commands, 517 CANNOT_ASSIGN_ALTER if this replica lags behind, 692,
-    242, 344 as `check_waiting`, and 341 UNFINISHED if waiting took too long; MultiFailed if an operation of
-    `fence` is refused.
+    Raises SqlError: what chDB says to the commands, 517 CANNOT_ASSIGN_ALTER if this replica lags behind, 524
+    if data would be rewritten that may not be, 692, 242, 344 as `check_waiting`, and 341 UNFINISHED if
+    waiting took too long; MultiFailed if an operation of `fence` is refused.
     """
     for _ in range(_ATTEMPTS):
         ctx.session()  # not while read-only, not even settings: the table could not be planned from
@@ -94,6 +95,12 @@ async def alter_table(
                 await ctx.session().multi(fence)
             return
         if plan.mutation:
+            if not may_rewrite:
+                raise SqlError(
+                    Code.ALTER_OF_COLUMN_IS_FORBIDDEN,
+                    f"The following alter commands: '{plan.mutation}' will modify data on disk, but setting "
+                    "`allow_non_metadata_alters` is disabled.",
+                )
             check_waiting(ctx, sync, "alter_sync")
         altered = await _send(ctx, plan, version, fence)
         if altered is None:

@@ -195,6 +195,7 @@ class AlterStatements:
                     sync=sync_of(asked),
                     inactive_timeout_s=wait_for_inactive_s(asked),
                     allowed=[name for name in CHECKS if flag(settings_of(asked), name, False)],
+                    may_rewrite=flag(settings_of(asked), "allow_non_metadata_alters", True),
                     fence=fence,
                 )
 
