@@ -41,7 +41,11 @@ from engine.names import quote_identifier, quote_string
 from engine.part_storage.alter_statements import AlterStep, Effect, joined, next_step
 from engine.part_storage.column_notes import load_notes, note_alter, stale_columns
 from engine.part_storage.disk import force_directory, force_to_disk, write_durably
-from engine.part_storage.dropping import check_parts_keep_columns, define_past_views
+from engine.part_storage.dropping import (
+    check_names_are_not_taken_over,
+    check_parts_keep_columns,
+    define_past_views,
+)
 from engine.part_storage.hidden_settings import HIDDEN_SETTINGS
 from engine.part_storage.mutation_scratch import columns_in, split_commands
 from engine.part_storage.part_files import (
@@ -102,6 +106,7 @@ class Alterer:
         mutations = sorted(rows, key=lambda row: _mutation_number(row[0]))
         pieces = [piece for _, command in mutations for piece in split_commands(command)]
         check_parts_keep_columns((local.part for local in self._state.active.values()), pieces)
+        check_names_are_not_taken_over(pieces)
         mutation = joined(pieces)
         definition = TableDefinition(
             metadata=after.metadata,

@@ -14,6 +14,7 @@ from engine.names import TableName, quote_string
 from engine.part_storage.workers import Connection
 from engine.replication.columns import Columns
 from engine.replication.part_store import Part
+from engine.replication.renamed_columns import renamed_columns
 from engine.sql.cursor import Cursor
 
 log = logging.getLogger(__name__)
@@ -37,6 +38,19 @@ def check_parts_keep_columns(parts: Iterable[Part], commands: Sequence[str]) -> 
                 Code.BAD_ARGUMENTS,
                 f"Cannot drop or clear '{', '.join(gone)}', because all columns in part '{part.name}' "
                 "will be removed from disk. Empty parts are not allowed.",
+            )
+
+
+def check_names_are_not_taken_over(commands: Sequence[str]) -> None:
+    """Of a mutation's commands. Raises SqlError 48 for a column that gets the name of one that the same ALTER
+    drops: of parts that have both nobody could tell later which one is meant."""
+    gone = {_dropped_column(command) for command in commands}
+    for name in renamed_columns(", ".join(commands)).values():
+        if name in gone:
+            raise SqlError(
+                Code.NOT_IMPLEMENTED,
+                f"One ALTER cannot drop column {name} and give its name to another one",
+                hint="Write two: the second when the first is done.",
             )
 
 

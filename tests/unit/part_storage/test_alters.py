@@ -408,6 +408,16 @@ async def test_no_part_loses_its_last_column(tmp_path: Path) -> None:
         await store.plan_alter("DROP COLUMN n.a")
 
 
+async def test_no_column_gets_the_name_of_one_that_goes_with_the_same_alter(tmp_path: Path) -> None:
+    create = "CREATE TABLE t (a Int8, b Int8) ENGINE = MergeTree ORDER BY tuple()"
+    async with opened(tmp_path, create) as (_, store):
+        await store.load()
+        with pytest.raises(SqlError, match="drop column a and give its name to another") as caught:
+            await store.plan_alter("DROP COLUMN a, RENAME COLUMN b TO a")
+        assert caught.value.code == 48
+        await store.plan_alter("DROP COLUMN a, RENAME COLUMN b TO c")
+
+
 @pytest.mark.parametrize(
     ("before", "after", "commands"),
     [
