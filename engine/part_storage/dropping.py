@@ -67,14 +67,14 @@ def _dropped_column(command: str) -> str | None:
 
 
 def define_past_views(connection: Connection, table: TableName, statement: str) -> None:
-    """An ALTER of the log, also if it drops a column that a materialized view of this node reads, which chDB
-    refuses: the replica that decided it has no such view. The view is away meanwhile; a kill leaves it to
-    the next start. Raises SqlError."""
+    """An ALTER of the log, also if it drops a column that a materialized view of this node reads, or may
+    read, which chDB refuses: the replica that decided it has no such view. The view is away meanwhile; a
+    kill leaves it to the next start. Raises SqlError."""
     try:
         connection.define(statement)
         return
-    except SqlError as error:
-        if error.code != Code.ALTER_OF_COLUMN_IS_FORBIDDEN:
+    except SqlError:
+        if "DROP COLUMN" not in statement:
             raise
     found = connection.rows(
         "SELECT dependencies_database, dependencies_table FROM system.tables "

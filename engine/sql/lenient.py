@@ -22,5 +22,6 @@ LENIENT = {
     "allow_experimental_time_series_table": "1",
     "allow_experimental_geo_types": "1",
     "allow_experimental_bigint_types": "1",
+    "allow_materialized_view_with_bad_select": "1",
 }
 """For a definition that some replica has accepted: settings that only say what a CREATE may have."""

@@ -133,6 +133,9 @@ def test_every_kind_of_definition_is_the_same_on_all(three: Three) -> None:
     n1.query("CREATE DATABASE IF NOT EXISTS only_here")
     n1.query("CREATE TABLE IF NOT EXISTS only_here.o (k UInt64) ENGINE = Memory")
     n1.query(f"CREATE VIEW {d}.of_n1 AS SELECT * FROM only_here.o COMMENT 'not everywhere'")
+    n1.query(f"CREATE MATERIALIZED VIEW {d}.into_r TO {d}.r AS SELECT k, '' AS v FROM only_here.o")
+    own = "ENGINE = ReplicatedMergeTree ORDER BY k"
+    n1.query(f"CREATE MATERIALIZED VIEW {d}.own_r {own} AS SELECT k FROM only_here.o")
     n2.query(f"CREATE MATERIALIZED VIEW {d}.mv ENGINE = MergeTree ORDER BY k AS SELECT k FROM {d}.r")
     n3.query(f"CREATE TABLE {d}.dist (k UInt64, v String) ENGINE = Distributed({d}, {d}, r, k)")
     n1.query(
@@ -159,8 +162,10 @@ def test_every_kind_of_definition_is_the_same_on_all(three: Three) -> None:
     assert n2.query(f"SELECT * FROM {d}.p") == "1\t6\t0\n"
     shown = three.same(DEFINITIONS.format(d))
     names = [line.split("\t")[0] for line in shown.splitlines() if not line.startswith(".inner")]
-    assert names == ["dict", "dist", "like_r", "mv", "of_n1", "p", "q2", "r", "to_r", "v"]
-    n1.query(f"DROP VIEW {d}.to_r")
+    assert names == [
+        *("dict", "dist", "into_r", "like_r", "mv", "of_n1", "own_r", "p", "q2", "r", "to_r", "v"),
+    ]
+    n1.query(f"DROP TABLE {d}.to_r, {d}.into_r, {d}.own_r SYNC")
     texts = three.same(f"SELECT engine_full FROM system.tables WHERE database = '{d}' AND name = 'r'")
     assert "merge_max_block_size = 100" in texts
     n2.query(f"INSERT INTO {d}.dist (k, v) VALUES (1, 'a')", distributed_foreground_insert="1")
@@ -274,6 +279,11 @@ def test_a_node_that_was_away_and_one_that_is_new_get_everything(three: Three) -
     assert answer == "s1\tn1\tOK\t1\t0\ns1\tn2\tQUEUED\t1\t0\n"
     n1.query(f"RENAME TABLE {d}.r TO {d}.renamed", distributed_ddl_output_mode="none_only_active")
     n1.query(f"INSERT INTO {d}.p VALUES (4)")
+    at_times = "REFRESH EVERY 1 YEAR APPEND ENGINE = MergeTree ORDER BY k"
+    n1.query(
+        f"CREATE MATERIALIZED VIEW {d}.now_and_then {at_times} AS SELECT 1 AS k",
+        distributed_ddl_output_mode="none_only_active",
+    )
     n3.query(CREATE.format(d, d))
     n3.query(f"SYSTEM SYNC DATABASE REPLICA {d}")
     n3.query(f"SYSTEM SYNC REPLICA {d}.renamed")
@@ -284,7 +294,7 @@ def test_a_node_that_was_away_and_one_that_is_new_get_everything(three: Three) -
     n2.query(f"SYSTEM SYNC REPLICA {d}.renamed")
     assert n2.query(f"SELECT k, x FROM {d}.renamed") == "1\t5\n"
     three.same(DEFINITIONS.format(d))
-    three.n2.query(f"DROP TABLE {d}.renamed SYNC")
+    three.n2.query(f"DROP TABLE {d}.renamed, {d}.now_and_then SYNC")
     assert three.same(f"SHOW TABLES FROM {d}") == "p\n"
     eventually(lambda: len(three.digests(d)), 1)
 

@@ -52,6 +52,7 @@ _QUIET = {
     "max_table_size_to_drop": "0",
     "max_partition_size_to_drop": "0",
     "allow_replace_partition_from_empty_source": "1",
+    "allow_materialized_view_with_bad_select": "1",
 }
 """For what others have decided: a replica cannot refuse."""
 _NO_FENCE = Fence()
@@ -326,7 +327,8 @@ class ChdbSchema:
         await self._make_way(uuid)
         head, newline, body = text.partition("\n")
         head = head.replace(" _ ", f" {whole.quoted} ", 1)
-        if not head.startswith("ATTACH MATERIALIZED VIEW") or " TO INNER UUID " not in head:
+        definition = text.partition("\nAS ")[0]
+        if not head.startswith("ATTACH MATERIALIZED VIEW") or "TO INNER UUID '" not in definition:
             head = head.replace("ATTACH ", "CREATE ", 1)  # an inner table is made by itself
         await self._carry_out(f"{head}{newline}{body}", LENIENT)
 

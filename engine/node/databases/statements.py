@@ -27,7 +27,7 @@ from engine.node.databases.routing import Way, check_statement, concerns_objects
 from engine.node.databases.running import ReplicatedDatabases, RunningDatabase
 from engine.node.databases.show import ShowDatabase
 from engine.node.databases.system_commands import DatabaseCommands
-from engine.node.databases.view_columns import with_columns
+from engine.node.databases.view_columns import with_columns, with_columns_for_others
 from engine.node.hosts_answer import HostsAnswer
 from engine.node.replicated.definitions.definition_sql import Definition
 from engine.node.replicated.running.statements import done
@@ -56,7 +56,12 @@ _ABOUT_DATABASES = frozenset(
     }
 )
 NOT_INITIAL = "It's not initial query. ON CLUSTER is not allowed for Replicated database."
-_NOT_SHIPPED = frozenset({"readonly", "log_comment", "implicit_select", "query_id", "session_timezone"})
+_NOT_SHIPPED = frozenset(
+    {
+        *("readonly", "log_comment", "implicit_select", "query_id", "session_timezone"),
+        *("max_query_size", "max_ast_elements", "max_expanded_ast_elements"),  # of the text as it came
+    }
+)
 
 
 class DatabaseStatements:
@@ -190,13 +195,13 @@ class DatabaseStatements:
         mode = OutputMode.parse(settings.get("distributed_ddl_output_mode", "throw"))
         timeout_s = number(settings, "distributed_ddl_task_timeout", DEFAULT_TIMEOUT_S)
         query = for_log(sql, self._env.new_uuid)
-        here = replace(asked, sql=from_log(query, database.name))
+        here = asked.rewritten(from_log(query, database.name))
 
         async def execute(commit: Commit) -> None:
             await database.schema.execute_as_initiator(here, commit)
 
         entry = await database.core.submit(
-            for_others(query),
+            await with_columns_for_others(asked, for_others(query)),
             settings={name: value for name, value in own.items() if name not in _NOT_SHIPPED},
             initial_query_id=asked.query_id,
             execute=execute,

@@ -11,6 +11,8 @@ import json
 from engine.names import quote_identifier
 from engine.node.statement import Asked
 from engine.sql import StatementKind, TokenKind
+from engine.sql.cursor import Role
+from engine.sql.draft import Draft
 from engine.sql.edit import Edit, apply_edits
 from engine.sql.parse import draft_of
 
@@ -19,12 +21,33 @@ async def with_columns(asked: Asked, sql: str) -> str:
     """`sql` unchanged if it makes no view, names its columns itself, or has parameters, which have no columns
     yet. Raises SqlError for a SELECT that cannot be."""
     d = draft_of(sql)
-    if d.kind is not StatementKind.CREATE_VIEW or d.body is None or not d.refs:
+    if d.kind is not StatementKind.CREATE_VIEW or not d.refs:
         return sql
     at = d.at_offset(d.refs[0].end)
     if d.words[at : at + 1] == ["UUID"]:
         at += 2
-    if d.words[at : at + 1] == ["("] or d.words[d.body - 1 : d.body] != ["AS"] or "{" in d.words[d.body :]:
+    return await _with_columns_at(asked, d, at)
+
+
+async def with_columns_for_others(asked: Asked, sql: str) -> str:
+    """The same for a materialized view in the log, with its UUIDs. The initiator makes it without: chDB looks
+    more closely at columns that a statement names."""
+    d = draft_of(sql)
+    if d.kind is not StatementKind.CREATE_MATERIALIZED_VIEW or not d.refs:
+        return sql
+    target = next((ref for ref in d.refs if ref.role is Role.TARGET), None)
+    if target is not None:
+        return await _with_columns_at(asked, d, d.at_offset(target.end))
+    inner = next((i for i in range(len(d.words)) if d.words[i : i + 3] == ["TO", "INNER", "UUID"]), None)
+    return sql if inner is None else await _with_columns_at(asked, d, inner + 4)
+
+
+async def _with_columns_at(asked: Asked, d: Draft, at: int) -> str:
+    """`at` is the token before which the columns belong."""
+    sql = d.sql
+    if d.body is None or d.words[at : at + 1] == ["("]:
+        return sql
+    if d.words[d.body - 1 : d.body] != ["AS"] or "{" in d.words[d.body :]:
         return sql
     end = len(sql)
     if d.words[-2:-1] == ["COMMENT"] and d.tokens[-1].kind is TokenKind.STRING:

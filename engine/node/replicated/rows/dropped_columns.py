@@ -10,7 +10,6 @@ The database of that table is there only meanwhile; a kill leaves it to the next
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
 
 from engine.errors import Code, SqlError
@@ -19,8 +18,6 @@ from engine.node.replicated.rows.view_sql import reading_from
 from engine.node.replicated.rows.views import View, ViewGraph
 from engine.node.replicated.running.local_tables import LocalTables
 from engine.sql.lenient import LENIENT
-
-log = logging.getLogger(__name__)
 
 _DATABASE = "_oncluster_views"
 _TABLE = TableName(_DATABASE, "t")
@@ -54,20 +51,23 @@ class DroppedColumns:
                 await self._local.run(f"DROP DATABASE IF EXISTS {_DATABASE} SYNC")
 
     async def _made(self, table: TableName, views: Sequence[View], engine: str) -> dict[str, TableName]:
-        """The views that could be made, by the names that they have here."""
+        """The views by the names that they have here. Raises SqlError where one's SELECT is wrong already, as
+        ClickHouse does: nobody can tell what it reads."""
         await self._local.run(f"CREATE TABLE {_TABLE.quoted} AS {table.quoted} {engine}", settings=LENIENT)
         names: dict[str, TableName] = {}
         for number, view in enumerate(views, start=1):
             name = f"v{number}"
             made = f"CREATE MATERIALIZED VIEW {_DATABASE}.{name} ENGINE = Null AS "
             try:
-                await self._local.run(
-                    f"{made}{reading_from(view.select, view.source, _TABLE)}", settings=LENIENT
-                )
-            except SqlError as error:  # its SELECT is wrong already
-                log.info("replicated.view_not_asked view=%s error=%s", view.name, error)
-            else:
-                names[f"'{name}'"] = view.name
+                await self._local.run(f"{made}{reading_from(view.select, view.source, _TABLE)}")
+            except SqlError as error:
+                raise SqlError(
+                    error.code,
+                    f"{error.message}: in materialized view {view.name}, which reads {table}",
+                    hint=error.hint,
+                    name=error.name,
+                ) from error
+            names[f"'{name}'"] = view.name
         return names
 
     async def _try(self, drops: Sequence[str], names: dict[str, TableName]) -> None:
