@@ -127,7 +127,7 @@ class ScratchChdb:
                 )
         answer: dict[str, Any] = json.loads(line)
         if "code" in answer:
-            raise SqlError(answer["code"], answer["message"], name=answer["name"])
+            raise SqlError(answer["code"], answer["message"], name=answer["name"], hint=answer["hint"])
         return answer
 
 

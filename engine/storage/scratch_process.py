@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from engine.env import SystemEnv
-from engine.errors import SqlError
+from engine.errors import SqlError, disk_error
 from engine.names import quote_string
+from engine.storage.chdb_module import load_chdb
 from engine.storage.errors import sql_error
 from engine.storage.layout import LOCAL_DATABASE, ChdbSettings, prepare
 from engine.storage.leftovers import drop_output
@@ -58,10 +59,14 @@ def _answer(chdb: Any, connection: Any, path: str, question: dict[str, Any]) -> 
     return text.decode("utf-8", "replace")
 
 
+def _unusable(question: Mapping[str, Any], error: OSError) -> SqlError:
+    place = Path(question["path"]).parent
+    return disk_error(error, f"Cannot make a scratch chDB in {place}", hint="$TMPDIR says where it is made.")
+
+
 def main() -> None:
     """Until standard input closes."""
-    from chdb import _chdb
-
+    chdb = load_chdb()
     # chDB and Python may write to standard output: answers go to a descriptor of their own.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
@@ -72,13 +77,14 @@ def main() -> None:
         answer: dict[str, object]
         try:
             if connection is None:
-                connection, path = _open(_chdb, question), question["path"]
+                connection, path = _open(chdb, question), question["path"]
                 answer = {"text": ""}
             else:
-                answer = {"text": _answer(_chdb, connection, path, question)}
-        except RuntimeError as error:
-            refusal: SqlError = sql_error(str(error))
-            answer = {"code": refusal.code, "message": refusal.message, "name": refusal.name}
+                answer = {"text": _answer(chdb, connection, path, question)}
+        except (RuntimeError, OSError) as error:
+            refusal = _unusable(question, error) if isinstance(error, OSError) else sql_error(str(error))
+            said = {"message": refusal.message, "name": refusal.name, "hint": refusal.hint}
+            answer = {"code": refusal.code, **said}
         answers.write(json.dumps(answer).encode() + b"\n")
         answers.flush()
 

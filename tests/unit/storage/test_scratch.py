@@ -1,6 +1,7 @@
 """A throw-away chDB for rehearsals."""
 
 import asyncio
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,17 @@ async def test_statements_run_and_nothing_is_left_behind() -> None:
         assert directory is not None
         assert directory.is_dir()
     assert not Path(directory).exists()
+
+
+async def test_a_place_that_cannot_be_used_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a full disk. It was said that a statement had killed chDB."""
+    file = tmp_path / "file"
+    file.touch()
+    monkeypatch.setattr(tempfile, "mkdtemp", lambda prefix: str(file))
+    with pytest.raises(SqlError, match=f"Cannot make a scratch chDB in {file}: Not a directory") as caught:
+        async with ScratchChdb():
+            pass
+    assert "TMPDIR" in caught.value.hint
 
 
 async def test_errors_have_their_codes_and_the_scratch_lives_on() -> None:
