@@ -269,6 +269,20 @@ def test_indexes_by_either_statement(pair: Pair) -> None:
     assert pair.same(f"SELECT name FROM system.data_skipping_indices WHERE table = '{t}'") == "j\n"
 
 
+@pytest.mark.parametrize("kept", ["old", "new"])
+def test_a_column_takes_the_place_of_one_that_is_dropped(pair: Pair, kept: str) -> None:
+    t = pair.table("k UInt64, old UInt8, new String DEFAULT 'x'", rest="ORDER BY k")
+    pair.n1.query(f"INSERT INTO {t} VALUES (1, 9, 'first'), (2, 8, 'second')")
+    more = ", ADD COLUMN new UInt8 DEFAULT 5" if kept == "new" else ""
+    alter = f"ALTER TABLE {t} DROP COLUMN old, RENAME COLUMN new TO old{more}, COMMENT COLUMN k 'key'"
+    assert error(pair.n1.post(alter.replace(t, f"{t} ON CLUSTER all"))) == 48
+    pair.n1.query(f"{alter} SETTINGS alter_sync = 2")
+    beside = "\t5" if more else ""
+    assert pair.rows(t) == f"1\tfirst{beside}\n2\tsecond{beside}\n"
+    pair.n2.query(f"OPTIMIZE TABLE {t} FINAL SETTINGS alter_sync = 2")
+    assert pair.rows(t) == f"1\tfirst{beside}\n2\tsecond{beside}\n"
+
+
 def test_an_alter_that_would_rewrite_data_can_be_forbidden(pair: Pair) -> None:
     t, forbidden = pair.table(), {"allow_non_metadata_alters": "0"}
     for command in ("DROP COLUMN v", "MODIFY COLUMN v LowCardinality(String)", "RENAME COLUMN v TO w"):

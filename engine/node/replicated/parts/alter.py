@@ -41,12 +41,14 @@ from engine.node.replicated.running.statements import done
 from engine.node.replicated.running.waiting import sync_of, wait_for_inactive_s
 from engine.node.statement import Answer, Asked
 from engine.part_storage import HIDDEN_SETTINGS
+from engine.part_storage.mutation_scratch import cleared_columns
 from engine.part_storage.workers import CHECKS
 from engine.replication.commands.alter import alter_table
 from engine.replication.commands.mutate import check_waiting, create_mutation, wait_for_mutation
 from engine.replication.commands.partitions import truncate
 from engine.replication.commands.waiting import Sync
 from engine.replication.idle_settings import note_idle
+from engine.replication.renamed_columns import renamed_columns
 from engine.replication.replica.context import ReplicaContext
 from engine.sql import AlterCommand, Statement, StatementKind, with_default_database
 from engine.sql.cursor import Cursor
@@ -167,7 +169,12 @@ class AlterStatements:
         least: Sync = Sync.NONE,
     ) -> None:
         pieces = alter_pieces(asked.sql) if pieces is None else pieces
-        runs = [(family, list(run)) for family, run in groupby(pieces, family_of)]
+        families = [(family, list(run)) for family, run in groupby(pieces, family_of)]
+        runs = [
+            (family, part)
+            for family, run in families
+            for part in (_parts_without_namesakes(run) if family is Family.METADATA else [run])
+        ]
         commands = [
             [partition_command(piece) for piece in run] if family is Family.PARTITION else []
             for family, run in runs
@@ -175,10 +182,12 @@ class AlterStatements:
         if len(runs) > 1 and asked.fence.is_there:
             raise SqlError(
                 Code.NOT_IMPLEMENTED,
-                "An ALTER that runs once per shard cannot mix changes of data, partitions and metadata",
+                "An ALTER that runs once per shard cannot mix changes of data, partitions and metadata, or "
+                "give a column the name of one that it drops",
                 hint="Write one statement for each.",
             )
-        for (family, run), partitions in zip(runs, commands, strict=True):
+        for at, ((family, run), partitions) in enumerate(zip(runs, commands, strict=True), start=1):
+            is_followed = at < len(runs) and runs[at][0] is family
             if family is Family.PARTITION:  # they count their steps themselves
                 await self._partitions.run_all(ctx, asked, partitions)
             elif (fence := asked.fence.whole()) is None:
@@ -192,7 +201,7 @@ class AlterStatements:
                 await alter_table(
                     ctx,
                     await _written_anew(asked, run, ctx.name.database),
-                    sync=sync_of(asked),
+                    sync=max(sync_of(asked), Sync.OWN if is_followed else Sync.NONE, key=_strength),
                     inactive_timeout_s=wait_for_inactive_s(asked),
                     allowed=[name for name in CHECKS if flag(settings_of(asked), name, False)],
                     may_rewrite=flag(settings_of(asked), "allow_non_metadata_alters", True),
@@ -279,6 +288,20 @@ def _behind_table(sql: str, *, skipping: str = "") -> str:
     if skipping and not rest.accept(skipping):
         raise SqlError(Code.SYNTAX_ERROR, f"Syntax error: {skipping} is expected behind the table's name")
     return sql[end:][rest.token.start :].rstrip("; \t\r\n") if not rest.at_end else ""
+
+
+def _parts_without_namesakes(run: Sequence[AlterPiece]) -> list[list[AlterPiece]]:
+    """Changes of metadata in several ALTERs, where a column gets the name of one that is dropped before it:
+    a part that has yet to follow both would have two columns of that name."""
+    parts: list[list[AlterPiece]] = [[]]
+    dropped: set[str] = set()
+    for piece in run:
+        if dropped.intersection(renamed_columns(piece.text).values()):
+            parts.append([])
+            dropped.clear()
+        dropped.update(cleared_columns([piece.text]))
+        parts[-1].append(piece)
+    return parts
 
 
 async def _written_anew(asked: Asked, pieces: Sequence[AlterPiece], database: str) -> str:
