@@ -680,6 +680,9 @@ def test_a_temporary_table_comes_before_a_replicated_one_of_its_name(cluster: Cl
         "ALTER TABLE kept REPLACE PARTITION tuple() FROM default.kept", session_id="temporary replicated"
     )
     assert refused.code == 48
+    for command in ("REPLACE PARTITION tuple() FROM kept", "MOVE PARTITION tuple() TO TABLE kept"):
+        between = cluster.n1.post(f"ALTER TABLE default.kept {command}", session_id="temporary replicated")
+        assert between.code == 48 and "kept is a temporary table" in between.text
     ask("ALTER TABLE kept ADD COLUMN more UInt8")
     ask("OPTIMIZE TABLE kept FINAL")
     ask("TRUNCATE TABLE kept")

@@ -23,6 +23,7 @@ from engine.node.replicated.running.drop_limits import check_part, check_partiti
 from engine.node.replicated.running.runtime import ReplicatedTables
 from engine.node.replicated.running.waiting import sync_of, wait_for_inactive_s
 from engine.node.statement import Asked
+from engine.node.temporary_tables import is_temporary
 from engine.part_storage import ChdbPartStore
 from engine.replication.commands import partitions
 from engine.replication.commands.drop_range import StepFence
@@ -141,7 +142,7 @@ class PartitionCommands:
     async def _replace(
         self, ctx: ReplicaContext, asked: Asked, command: PartitionCommand, step: StepFence
     ) -> None:
-        source = self._other(asked, command)
+        source = await self._other(asked, command)
         # ALL means the partitions of the table that they come from.
         named = None if _is_all(command) else await _ids(ctx, command)
         async with self._opened(source, named):
@@ -182,7 +183,7 @@ class PartitionCommands:
     async def _move(
         self, ctx: ReplicaContext, asked: Asked, command: PartitionCommand, step: StepFence
     ) -> None:
-        name = self._other(asked, command)
+        name = await self._other(asked, command)
         destination = self._tables.find(name)
         if destination is None:
             raise SqlError(
@@ -255,8 +256,15 @@ class PartitionCommands:
         for partition_id in await _detached_ids(ctx, command):
             await partitions.drop_detached(ctx, partition_id=partition_id)
 
-    def _other(self, asked: Asked, command: PartitionCommand) -> TableName:
+    async def _other(self, asked: Asked, command: PartitionCommand) -> TableName:
+        """Raises SqlError 48 for a temporary table, which another of its name must not stand for."""
         other = command.other or TableName("", "")
+        if await is_temporary(asked, other):
+            raise SqlError(
+                Code.NOT_IMPLEMENTED,
+                f"{other} is a temporary table: its partitions stay in it.",
+                hint="Name the database of the table if you mean another one, or use INSERT … SELECT.",
+            )
         return other.within(asked.current_database)
 
     async def _all_of_other(
