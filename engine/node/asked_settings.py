@@ -12,6 +12,22 @@ from engine.node.statement import Asked
 from engine.setting_values import number_of
 from engine.sql.settings_clauses import settings_of_text
 
+_OF_ANSWERS = {
+    "additional_result_filter": "",
+    "extremes": "0",
+    "limit": "0",
+    "offset": "0",
+    "output_format_tsv_crlf_end_of_line": "0",
+}
+
+
+def usual_answers(asked: Asked) -> dict[str, str]:
+    """Settings for a question that the node asks with those of a client's request: the answer has its rows,
+    and nothing else. A user who may only read changes no setting."""
+    told = {**asked.session.settings, **asked.settings}
+    others = {name: usual for name, usual in _OF_ANSWERS.items() if told.get(name, usual) != usual}
+    return {} if asked.session.is_readonly else others
+
 
 def settings_of(asked: Asked) -> Mapping[str, str]:
     """What holds for this statement, strings without their quotes."""

@@ -292,6 +292,29 @@ def test_what_merges_and_inserts_would_read_of_an_empty_table_is_refused(
         n1.query("DROP TABLE IF EXISTS held_long ON CLUSTER c SYNC")
 
 
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "extremes = 1",
+        "limit = 1",
+        "offset = 1",
+        "additional_result_filter = '0'",
+        "output_format_tsv_crlf_end_of_line = 1",
+    ],
+)
+def test_what_a_session_wants_of_answers_is_not_made_of_the_nodes_own_questions(
+    cluster: Cluster, setting: str
+) -> None:
+    n1, session = cluster.n1, {"session_id": setting}
+    n1.query("TRUNCATE TABLE here")
+    n1.query(f"SET {setting}", **session)
+    n1.query("INSERT INTO here VALUES ((SELECT max(k) FROM t1_d)), (1)", **session)
+    n1.query("ALTER TABLE here DELETE WHERE n IN (SELECT k FROM t1_d WHERE k < 5)", **session)
+    assert n1.query("SELECT groupArray(n) FROM here") == "[19]\n"
+    if "limit" in setting or "extremes" in setting or "crlf" in setting:
+        assert n1.query("SELECT sum(number) FROM cluster('' || 'c', numbers(3))", **session)[0] == "6"
+
+
 ALIASES = (
     ("SELECT k, next, label FROM t1_a WHERE next > 19 ORDER BY k", "19\t20\todd 20\n"),
     ("SELECT label, sum(next) FROM t1_a GROUP BY label HAVING sum(next) = 7", "even 7\t7\n"),

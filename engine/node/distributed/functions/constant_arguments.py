@@ -11,11 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.names import quote_string
+from engine.node.asked_settings import usual_answers
 from engine.node.distributed.functions.table_functions import arguments_of, calls_of
 from engine.node.statement import Asked
 from engine.sql.cursor import Cursor
 from engine.sql.edit import Edit, apply_edits
 from engine.sql.tokens import Token
+from engine.storage import Scope
 
 _SINGLE = 1
 _WHOLE_NAME = 3
@@ -73,7 +75,8 @@ async def _value(asked: Asked, expression: str) -> str:
 async def _ask(asked: Asked, sql: str) -> str:
     session = asked.session.clone()
     try:
-        found = await session.query(sql, format="TSVRaw", params=asked.params)
+        scope = Scope(settings=usual_answers(asked))
+        found = await session.query(sql, format="TSVRaw", params=asked.params, scope=scope)
     finally:
         await session.close()
     return found.text.removesuffix("\n")

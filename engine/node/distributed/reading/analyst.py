@@ -10,7 +10,7 @@ from engine.distributed.select.plan import Analyse
 from engine.distributed.select.template import table_names
 from engine.distributed.select.two_phase import Describe
 from engine.errors import SqlError
-from engine.node.asked_settings import settings_of
+from engine.node.asked_settings import settings_of, usual_answers
 from engine.node.statement import Asked
 from engine.storage import Scope
 from engine.storage.statement_text import MAX_QUERY_SIZE
@@ -62,6 +62,7 @@ async def _rows(asked: Asked, sql: str) -> Sequence[Sequence[str]]:
 
 
 async def _answer(asked: Asked, sql: str, format_: str) -> str:
+    asked = replace(asked, settings={**asked.settings, **usual_answers(asked)})
     if asked.session.may_have_temporary_tables:
         with asked.session.left_open():
             result = await asked.session.query(

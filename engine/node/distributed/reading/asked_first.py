@@ -9,7 +9,7 @@ from functools import partial
 
 from engine.errors import Code, SqlError
 from engine.names import TableName
-from engine.node.asked_settings import flag, settings_of
+from engine.node.asked_settings import flag, settings_of, usual_answers
 from engine.node.distributed.definitions.guard import is_mutation
 from engine.node.distributed.reading.failover import Failover
 from engine.node.distributed.reading.selects import DistributedSelects
@@ -111,7 +111,8 @@ class AskedFirst:
 
     async def _asked(self, asked: Asked, most: int, subquery: Subquery) -> str:
         select = subquery.select
-        asked = replace(asked, format="TabSeparatedRaw")
+        settings = {**asked.settings, **usual_answers(asked)}
+        asked = replace(asked, format="TabSeparatedRaw", settings=settings)
         match subquery.meaning:
             case Meaning.VALUE | Meaning.EXISTENCE:
                 sql = question_of(subquery.meaning, select)
@@ -127,4 +128,8 @@ class AskedFirst:
         prepared = await self._selects.prepare(asked, statement, failover)
         async with self._turn(failover):
             text = prepared.with_key(prepared.sql)
-            return literal((await prepared.run(text, is_harmless=True)).text, most=most)
+            try:
+                answer = await prepared.run(text, is_harmless=True)
+            except SqlError as error:
+                raise failover.explained(error) from error
+        return literal(answer.text, most=most)

@@ -32,7 +32,7 @@ from engine.distributed.select.template import (
 )
 from engine.errors import Code, SqlError
 from engine.names import HostId, quote_identifier, quote_string
-from engine.node.asked_settings import flag, settings_of
+from engine.node.asked_settings import flag, settings_of, usual_answers
 from engine.node.distributed.definitions.guard import check_merge
 from engine.node.distributed.definitions.kept_expressions import check_kept
 from engine.node.distributed.functions.constant_arguments import with_constants
@@ -303,6 +303,7 @@ class DistributedSelects:
         """What a subquery gives that stands alone; None for any other."""
         asked = replace(asked, sql=subquery.select, format="TabSeparatedRaw")
         asked = with_settings(asked, settings)
+        asked = replace(asked, settings={**asked.settings, **usual_answers(asked)})
         statement = parse_statement(asked.sql)
         failover = self.failover(asked, statement)
         try:
