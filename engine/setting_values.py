@@ -12,6 +12,7 @@ import re
 _WITH_UNIT = re.compile(r"(\d+)([kKMGT])(i?)")
 _POWERS = {"k": 1, "K": 1, "M": 2, "G": 3, "T": 4}
 _WHOLE = re.compile(r"[+-]?\d+")
+_HEXADECIMAL = re.compile(r"[+-]?0[xX][0-9a-fA-F]+")
 _FRACTION = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
@@ -28,6 +29,19 @@ def number_of(text: str) -> int | float:
     if _FRACTION.fullmatch(text) and math.isfinite(float(text)):
         return float(text)
     raise ValueError(f"{text!r} is not a number")
+
+
+def plain_number(literal: str) -> str:
+    """A number as SQL may have it (`1_000`, `3e5`, `0x10`) as the text of a setting's value has it; any other
+    text as it is."""
+    text = literal.replace("_", "")
+    if _HEXADECIMAL.fullmatch(text):
+        return str(int(text, 16))
+    if not _FRACTION.fullmatch(text):
+        return literal
+    if "e" in text.lower() and (value := float(text)).is_integer():
+        return str(int(value))
+    return text
 
 
 def whole_number_of(text: str) -> int:

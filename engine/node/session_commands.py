@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from engine.setting_values import plain_number
 from engine.sql.tokens import Token, TokenKind, literal_value, name_of, tokenize
 
 
@@ -32,9 +33,9 @@ def split_at_commas(tokens: list[Token]) -> list[list[Token]]:
 
 
 def _value(tokens: list[Token]) -> str:
-    if len(tokens) == 1:
+    if len(tokens) == 1 and tokens[0].kind is not TokenKind.NUMBER:
         return literal_value(tokens[0])
-    return "".join(token.text for token in tokens)
+    return plain_number("".join(token.text for token in tokens))
 
 
 def trailing_settings(sql: str) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from engine.setting_values import plain_number
 from engine.sql.draft import Draft
 from engine.sql.edit import Edit, apply_edits
 from engine.sql.kinds import AlterCommand
@@ -87,7 +88,7 @@ def _value(d: Draft, begins: int, ends: int) -> str:
         return ""
     if ends == begins + 1 and d.tokens[begins].kind in (TokenKind.STRING, TokenKind.HEREDOC):
         return literal_value(d.tokens[begins])
-    return d.sql[d.tokens[begins].start : d.tokens[ends - 1].end]
+    return plain_number(d.sql[d.tokens[begins].start : d.tokens[ends - 1].end])
 
 
 def _cut(d: Draft) -> int | None:

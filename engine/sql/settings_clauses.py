@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from engine.setting_values import plain_number
 from engine.sql.cursor import Cursor
 from engine.sql.edit import Edit
 from engine.sql.tokens import TokenKind, literal_value
@@ -61,7 +62,7 @@ def settings_in(cursor: Cursor) -> list[TextSetting]:
             first = cursor.tokens[begins]
             start, end = first.start, cursor.last_end
             is_string = cursor.at == begins + 1 and first.kind in (TokenKind.STRING, TokenKind.HEREDOC)
-            value = literal_value(first) if is_string else cursor.sql[start:end]
+            value = literal_value(first) if is_string else plain_number(cursor.sql[start:end])
             found.append(TextSetting(name, value, start, end))
             if not cursor.accept(","):
                 break

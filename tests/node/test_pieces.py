@@ -221,6 +221,7 @@ def test_statuses_and_bodies_of_errors_that_are_not_chdbs() -> None:
 @pytest.mark.parametrize(
     ("sql", "settings"),
     [
+        ("SET a = 300e3, b = -1_0, c = '1_0'", {"a": "300000", "b": "-10", "c": "1_0"}),
         ("SET a = 1", {"a": "1"}),
         ("SET a = 'x,y', `b` = 2, c", {"a": "x,y", "b": "2", "c": "1"}),
         ("SET a = {'x': [1, 2]}, b = -5;", {"a": "{'x':[1,2]}", "b": "-5"}),

@@ -6,7 +6,7 @@ import pytest
 
 from engine.errors import SqlError
 from engine.replication.settings import ReplicatedSettings
-from engine.setting_values import number_of, whole_number_of
+from engine.setting_values import number_of, plain_number, whole_number_of
 
 
 @pytest.mark.parametrize(
@@ -31,6 +31,24 @@ from engine.setting_values import number_of, whole_number_of
 )
 def test_a_number_is_read_as_chdb_reads_it(text: str, number: float) -> None:
     assert number_of(text) == number
+
+
+@pytest.mark.parametrize(
+    ("literal", "text"),
+    [
+        ("1_000", "1000"),
+        ("300e3", "300000"),
+        ("-1E1", "-10"),
+        ("2.5e0", "2.5e0"),
+        ("0xfF", "255"),
+        ("0.5", "0.5"),
+        ("18446744073709551615", "18446744073709551615"),
+        ("some_word", "some_word"),
+        ("[1_0]", "[1_0]"),
+    ],
+)
+def test_a_literal_is_written_so_that_a_string_of_it_is_the_same_number(literal: str, text: str) -> None:
+    assert plain_number(literal) == text
 
 
 @pytest.mark.parametrize(
