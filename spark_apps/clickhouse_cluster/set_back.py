@@ -74,8 +74,9 @@ def require_same_rows(target: Target, query: str, batch: int, *, had: int, given
     if had != given:
         raise SetBack(
             f"Batch {batch} of the query {query} is in {target.name} with {had} rows, and has {given} now.",
-            hint="Nothing of it was written now: the query's checkpoint is older than what it has written, "
-            "or the query has a second writer to this table, which needs a job_id of its own.",
+            hint="Nothing of it was written now. The query's checkpoint is older than what it has written, "
+            "or the query was changed: start it once as it was. Or it has a second writer to this table, "
+            "which needs a job_id of its own.",
         )
 
 
