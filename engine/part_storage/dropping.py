@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 def check_parts_keep_columns(parts: Iterable[Part], commands: Sequence[str]) -> None:
     """Of a mutation's commands, before it is in the log. Raises SqlError 36 where nothing of a part would be
     left."""
-    gone = [name for command in commands if (name := _dropped_column(command)) is not None]
+    gone = dropped_columns(commands)
     if not gone:
         return
     keeps: dict[bytes, bool] = {}
@@ -44,7 +44,7 @@ def check_parts_keep_columns(parts: Iterable[Part], commands: Sequence[str]) -> 
 def check_names_are_not_taken_over(commands: Sequence[str]) -> None:
     """Of a mutation's commands. Raises SqlError 48 for a column that gets the name of one that the same ALTER
     drops: of parts that have both nobody could tell later which one is meant."""
-    gone = {_dropped_column(command) for command in commands}
+    gone = dropped_columns(commands)
     for name in renamed_columns(", ".join(commands)).values():
         if name in gone:
             raise SqlError(
@@ -54,8 +54,12 @@ def check_names_are_not_taken_over(commands: Sequence[str]) -> None:
             )
 
 
+def dropped_columns(commands: Iterable[str]) -> list[str]:
+    """What DROP COLUMN and CLEAR COLUMN take from all parts."""
+    return [name for command in commands if (name := _dropped_column(command)) is not None]
+
+
 def _dropped_column(command: str) -> str | None:
-    """What a command of a mutation takes from all parts."""
     cursor = Cursor(command)
     if not (cursor.accept("DROP", "COLUMN") or cursor.accept("CLEAR", "COLUMN")):
         return None

@@ -41,7 +41,7 @@ from engine.node.replicated.running.statements import done
 from engine.node.replicated.running.waiting import sync_of, wait_for_inactive_s
 from engine.node.statement import Answer, Asked
 from engine.part_storage import HIDDEN_SETTINGS
-from engine.part_storage.mutation_scratch import cleared_columns
+from engine.part_storage.dropping import dropped_columns
 from engine.part_storage.workers import CHECKS
 from engine.replication.commands.alter import alter_table
 from engine.replication.commands.mutate import check_waiting, create_mutation, wait_for_mutation
@@ -299,7 +299,7 @@ def _parts_without_namesakes(run: Sequence[AlterPiece]) -> list[list[AlterPiece]
         if dropped.intersection(renamed_columns(piece.text).values()):
             parts.append([])
             dropped.clear()
-        dropped.update(cleared_columns([piece.text]))
+        dropped.update(dropped_columns([piece.text]))
         parts[-1].append(piece)
     return parts
 
