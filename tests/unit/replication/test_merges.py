@@ -663,7 +663,7 @@ def test_deduplicate_reaches_the_merge() -> None:
 def test_cleanup_needs_a_table_that_can_be_cleaned_up() -> None:
     async def main(live: Live) -> None:
         (replica,) = await live.cluster(1)
-        with pytest.raises(SqlError, match="is_deleted"):
+        with pytest.raises(SqlError, match="needs a ReplacingMergeTree table"):
             await optimize(replica.ctx, replace(FINAL, cleanup=True))
 
     run(main)
