@@ -57,14 +57,8 @@ CHECKS = (
 """What chDB refuses in a definition unless a setting allows it. Who may is asked when an ALTER is planned; a
 replica that applies it, or makes a table like its own, has no choice."""
 
-_TYPES = (
-    "enable_funnel_functions",
-    "enable_nullable_tuple_type",
-    "enable_time_series_aggregate_functions",
-    "enable_time_time64_type",
-)
-"""Types that chDB has unless `compatibility` asks for an older one, and functions in preview, which states in
-columns are of."""
+_TYPES = ("enable_nullable_tuple_type", "enable_time_time64_type")
+"""Types that chDB has unless `compatibility` asks for an older one."""
 LIKE_ONE_THAT_IS_THERE = {**dict.fromkeys((*CHECKS, *_TYPES), "1"), "flatten_nested": "0"}
 """For CREATE of a table with the columns of another: whoever made that one was asked, and chDB's text of it
 has a Nested that is not flattened as such."""

@@ -305,6 +305,23 @@ def test_how_a_shards_table_takes_rows_is_said_by_the_settings_of_the_insert(clu
         assert n1.query(unlimited, **asked) == "3\n"
 
 
+def test_states_of_a_function_in_preview_are_written_and_read(cluster: Cluster) -> None:
+    session = {"session_id": "preview", "load_balancing": "in_order"}
+    cluster.n1.query("SET allow_experimental_ts_to_grid_aggregate_function = 1", **session)
+    columns = "k UInt64, s AggregateFunction(timeSeriesLastTwoSamples, DateTime64(3, 'UTC'), Float64)"
+    create = f"CREATE TABLE states ({columns}) ENGINE = MergeTree ORDER BY k"
+    for node in cluster.nodes.values():
+        node.query(create, enable_time_series_aggregate_functions="1")
+    engine = "ENGINE = Distributed(c, default, states, k)"
+    cluster.n1.query(f"CREATE TABLE states_d ({columns}) {engine}", **session)
+    made = "'timeSeriesLastTwoSamplesState', toDateTime64(number, 3, 'UTC'), toFloat64(number)"
+    insert = f"INSERT INTO states_d SELECT number, initializeAggregation({made}) FROM numbers(4)"
+    cluster.n1.query(insert, **session, **FOREGROUND)
+    read = "SELECT k, finalizeAggregation(s).2 FROM states_d ORDER BY k"
+    for _ in range(2):  # the session has its setting after a statement, too
+        assert cluster.n1.query(read, **session) == "0\t[0]\n1\t[1]\n2\t[2]\n3\t[3]\n"
+
+
 def test_columns_that_a_create_does_not_list_are_those_of_the_shards(cluster: Cluster) -> None:
     create = "CREATE TABLE {} ENGINE = Distributed(c, default, listed)"
     assert refused(cluster.n1, create.format("listed_d")).code == 279

@@ -163,7 +163,6 @@ class RemoteSelect:
 
 IS_CHECKED = re.compile(
     r"FixedString\(\d{3,}\)|Variant\(|Nullable\(Tuple\(|\bTime(?:64\(|\b)|LowCardinality\((?!(?:Nullable\()?(?:String\)|FixedString\())"
-    r"|AggregateFunction\((?:timeSeries|sequenceNextNode)"
 )
 """A type that chDB may refuse where a user says it: in CREATE, CAST, and the structure of `url()`."""
 _IS_NULLABLE = re.compile(r"(?:SimpleAggregateFunction\(\w+, )?Nullable\(")
