@@ -33,6 +33,7 @@ class HttpSessions:
         self._env = env
         self._kept: dict[tuple[str, str], _Kept] = {}
         self._sweeper: asyncio.Task[None] | None = None
+        self._is_closed = False
 
     @contextlib.asynccontextmanager
     async def use(
@@ -42,6 +43,10 @@ class HttpSessions:
         key = (user, request.session_id)
         kept = self._kept.get(key)
         if kept is None:
+            if self._is_closed:  # in a new one names without a database would mean other tables
+                raise SqlError(
+                    Code.SESSION_NOT_FOUND, f"Session {request.session_id} not found: the node stops"
+                )
             if request.must_exist:
                 raise SqlError(Code.SESSION_NOT_FOUND, f"Session {request.session_id} not found")
             kept = self._kept[key] = _Kept(make(), 0.0)
@@ -71,7 +76,8 @@ class HttpSessions:
                     await kept.session.close()
 
     async def close(self) -> None:
-        """End all of them."""
+        """End all of them; there are no new ones."""
+        self._is_closed = True
         if self._sweeper is not None:
             self._sweeper.cancel()
         while self._kept:
