@@ -52,6 +52,7 @@ def test_a_part_keeps_its_name_while_a_renamed_column_waits_to_be_rewritten(pair
         wait_for(lambda at=node: at.post(f"SELECT w FROM {t}").text == "a\n")  # type: ignore[misc]
     names = f"SELECT name FROM system.parts WHERE table = '{t}'"
     assert pair.same(names) == "1_0_0_0\n"
+    assert pair.same(f"SELECT name, _state FROM system.parts WHERE table = '{t}'") == "1_0_0_0\tActive\n"
     for node in pair.both:
         node.query(f"SYSTEM START MERGES {t}")
         wait_for(lambda at=node: at.query(names) == "1_0_0_0_1\n")  # type: ignore[misc]

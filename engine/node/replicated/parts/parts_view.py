@@ -36,6 +36,8 @@ _FILTERED = frozenset(
 )
 """Columns by which the view itself chooses and knows rows."""
 _ALIASES = {"bytes": "bytes_on_disk", "marks_size": "marks_bytes", "part_name": "name"}
+_STATE = "_state"
+"""A column that only who names it gets."""
 _HELPERS = frozenset({"_ours", "_bits", "_named"})
 """Columns of the view's own."""
 _BLOCKS = "arrayStringConcat(arraySlice(splitByChar('_', name), 1, 4), '_')"
@@ -105,7 +107,7 @@ class PartsView:
             )
             self._columns = frozenset(found.text.splitlines())
         nested = {name for name in self._columns if name.partition(".")[0] in words}
-        return frozenset(nested | ((self._columns | _ALIASES.keys()) & words))
+        return frozenset(nested | ((self._columns | _ALIASES.keys() | {_STATE}) & words))
 
     def _relabelled(self) -> Mapping[tuple[str, str, str], str]:
         """By database, table and blocks, the UUIDs of parts that show none."""
