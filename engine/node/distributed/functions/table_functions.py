@@ -90,11 +90,13 @@ def arguments_of(cursor: Cursor, at: int) -> Sequence[tuple[Token, ...]]:
 
 
 def any_cluster_function(sql: str, *, of_create: bool) -> str:
-    """The name of a call that names a cluster; `of_create`: only one whose structure a CREATE TABLE takes."""
+    """The name of a call that names a cluster; `of_create`: only one that a CREATE TABLE makes a table of,
+    also one of addresses. chDB would write through such a table by itself, past Keeper."""
     cursor = Cursor(sql)
     before = ("AS",) if of_create else (*_BEFORE, "AS")
+    names = ("CLUSTER", "CLUSTERALLREPLICAS", *(("REMOTE", "REMOTESECURE") if of_create else ()))
     for at, word in enumerate(cursor.words):
-        is_call = word in ("CLUSTER", "CLUSTERALLREPLICAS") and cursor.words[at + 1 : at + 2] == ["("]
+        is_call = word in names and cursor.words[at + 1 : at + 2] == ["("]
         if is_call and at and cursor.words[at - 1] in before:
             return cursor.tokens[at].text
     return ""
