@@ -17,10 +17,11 @@ from engine.part_storage.hidden_settings import (
 from engine.part_storage.insert_stage import InsertStage
 from engine.part_storage.plain_source import open_plain
 from engine.part_storage.store import ChdbPartStore
-from engine.part_storage.workers import LIKE_ONE_THAT_IS_THERE, SCRATCH_DATABASE
+from engine.part_storage.workers import LIKE_ONE_FOR_THE_SESSION, LIKE_ONE_THAT_IS_THERE, SCRATCH_DATABASE
 
 __all__ = [
     "HIDDEN_SETTINGS",
+    "LIKE_ONE_FOR_THE_SESSION",
     "LIKE_ONE_THAT_IS_THERE",
     "SCRATCH_DATABASE",
     "ChdbPartStore",

@@ -59,12 +59,17 @@ replica that applies it, or makes a table like its own, has no choice."""
 
 _TYPES = ("enable_nullable_tuple_type", "enable_time_time64_type")
 """Types that chDB has unless `compatibility` asks for an older one."""
-LIKE_ONE_THAT_IS_THERE = {**dict.fromkeys((*CHECKS, *_TYPES), "1"), "flatten_nested": "0"}
+_STATES = ("enable_funnel_functions", "enable_time_series_aggregate_functions")
+"""Functions in preview, which states in columns are of."""
+LIKE_ONE_FOR_THE_SESSION = {**dict.fromkeys((*CHECKS, *_TYPES), "1"), "flatten_nested": "0"}
+"""As below, for a statement in a user's session. That says by itself which functions it has, by other names
+of these settings, too, which would not hold any more after the statement."""
+LIKE_ONE_THAT_IS_THERE = {**LIKE_ONE_FOR_THE_SESSION, **dict.fromkeys(_STATES, "1")}
 """For CREATE of a table with the columns of another: whoever made that one was asked, and chDB's text of it
 has a Nested that is not flattened as such."""
 
 _SETTINGS = {
-    **dict.fromkeys(CHECKS, "1"),
+    **dict.fromkeys((*CHECKS, *_STATES), "1"),
     "implicit_select": "0",
     "log_queries": "0",
     "mutations_sync": "2",

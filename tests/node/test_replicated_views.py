@@ -64,6 +64,27 @@ def test_views_over_columns_that_a_setting_allowed_once_see_rows_without_it(pair
     assert n1.query("SELECT a FROM d.wide_to") == "7\n"
 
 
+def test_states_of_a_function_in_preview_are_written_merged_and_seen_by_views(pair: Pair) -> None:
+    columns = "k UInt64, s AggregateFunction(timeSeriesLastTwoSamples, DateTime64(3, 'UTC'), Float64)"
+    preview = {"allow_experimental_ts_to_grid_aggregate_function": "1"}
+    states, kept, last = "d.preview", "d.preview_kept", "finalizeAggregation(s).2"
+    for number, node in enumerate(pair.both):
+        engine = f"ReplicatedAggregatingMergeTree('/tables/preview', '{number}')"
+        node.query(f"CREATE TABLE {states} ({columns}) ENGINE = {engine} ORDER BY k", **preview)
+    pair.n1.query(f"CREATE TABLE {kept} ({columns}) ENGINE = MergeTree ORDER BY k", **preview)
+    pair.n1.query(f"CREATE MATERIALIZED VIEW d.preview_v TO {kept} AS SELECT * FROM {states}", **preview)
+    made = "'timeSeriesLastTwoSamplesState', toDateTime64(number, 3, 'UTC'), toFloat64(number)"
+    for first in (0, 2):
+        select = f"SELECT number, initializeAggregation({made}) FROM numbers({first}, 2)"
+        pair.n1.query(f"INSERT INTO {states} {select}", **preview)
+    pair.n1.query(f"OPTIMIZE TABLE {states} FINAL")
+    pair.n1.query(f"ALTER TABLE {states} ADD COLUMN x UInt8, DELETE WHERE k = 3", mutations_sync="2")
+    for node in (pair.n1, pair.n2):
+        read = f"SELECT groupArray({last}) FROM (SELECT s FROM {states} ORDER BY k)"
+        eventually(partial(node.query, read, **preview), "[[0],[1],[2]]\n")
+    assert pair.n1.query(f"SELECT {last} FROM {kept} ORDER BY k", **preview) == "[0]\n[1]\n[2]\n[3]\n"
+
+
 def test_with_in_front_of_an_insert_takes_no_way_past_keeper(pair: Pair) -> None:
     table = pair.table()
     pair.n1.query(f"WITH 42 AS a INSERT INTO {table} SELECT a, 'x'")

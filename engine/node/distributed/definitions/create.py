@@ -37,7 +37,7 @@ from engine.node.replicated.definitions.taking_place import Taking
 from engine.node.replicated.running.name_locks import NameLocks
 from engine.node.replicated.running.statements import done
 from engine.node.statement import Answer, Asked
-from engine.part_storage import LIKE_ONE_THAT_IS_THERE
+from engine.part_storage import LIKE_ONE_FOR_THE_SESSION
 from engine.sql import Statement, StatementKind, expand_macros
 
 _K = StatementKind
@@ -140,7 +140,7 @@ class CreateDistributed:
         columns = ""
         if not text.has_columns and text.source is None and not text.has_select:
             columns = f" ({await self._columns_on_shards(definition)})"
-            asked = replace(asked, settings={**asked.settings, **LIKE_ONE_THAT_IS_THERE})
+            asked = replace(asked, settings={**asked.settings, **LIKE_ONE_FOR_THE_SESSION})
         uuid = UUID(statement.uuid) if statement.uuid else self._env.new_uuid()
         if text.select is None and not statement.or_replace:
             await self._make(asked, text, columns, definition, name, uuid)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from engine.distributed.select import IS_CHECKED, Analysis
 from engine.node.statement import Asked
-from engine.part_storage import LIKE_ONE_THAT_IS_THERE
+from engine.part_storage import LIKE_ONE_FOR_THE_SESSION
 
 DEPTH = re.compile(r"\s*/\* distributed depth (\d+) \*/")
 ONE_ROW = re.compile(DEPTH.pattern + r" /\* one row \*/(?!.*\bOUTFILE\b)", re.IGNORECASE | re.DOTALL)
@@ -37,7 +37,7 @@ def with_types(asked: Asked, types: Iterable[str]) -> Asked:
     told what shards answer, and whoever made the table was asked."""
     if not any(map(IS_CHECKED.search, types)):
         return asked
-    return replace(asked, settings={**asked.settings, **LIKE_ONE_THAT_IS_THERE})
+    return replace(asked, settings={**asked.settings, **LIKE_ONE_FOR_THE_SESSION})
 
 
 def with_text(asked: Asked, sql: str, analysis: Analysis, *, takes_settings: bool) -> Asked:

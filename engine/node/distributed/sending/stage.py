@@ -37,8 +37,6 @@ _DROPS_AT_ONCE = 32
 SHARD_COLUMN = "_oncluster_shard"
 _READ = {"max_threads": "1", "preferred_block_size_bytes": "0", "max_block_size": "10000000"}
 """A part is read as one block of Native, so that the receiver has it whole."""
-_OF_STATES = {"enable_funnel_functions": "1", "enable_time_series_aggregate_functions": "1"}
-"""Functions in preview, which states in the columns may be of."""
 _ON_DISK = f"MergeTree PARTITION BY {quote_identifier(SHARD_COLUMN)} ORDER BY tuple() SETTINGS " + ", ".join(
     f"{name} = {value}" for name, value in HIDDEN_SETTINGS.items()
 )
@@ -199,7 +197,7 @@ class Stages:
 
 async def create_in_scratch(session: ChdbSession, create: str) -> None:
     """CREATE TABLE, of the columns of another, in the scratch database, which is made if need be."""
-    scope = Scope(settings={**LIKE_ONE_THAT_IS_THERE, **_OF_STATES})
+    scope = Scope(settings=LIKE_ONE_THAT_IS_THERE)
     try:
         await session.query(create, format="Null", scope=scope)
     except SqlError as error:
