@@ -476,6 +476,21 @@ def _announced(pair: Pair, host: str) -> dict[str, object]:
     return facts
 
 
+def test_what_depends_on_tables_goes_with_their_database_or_keeps_all_of_them(pair: Pair) -> None:
+    n1 = pair.n1
+    n1.query("CREATE DATABASE used")
+    n1.query("CREATE TABLE used.t (k UInt64, v String) ENGINE = ReplicatedMergeTree('/used', 'r') ORDER BY k")
+    source = "SOURCE(CLICKHOUSE(TABLE 't' DATABASE 'used')) LAYOUT(FLAT()) LIFETIME(0)"
+    n1.query(f"CREATE DICTIONARY used.dict (k UInt64, v String) PRIMARY KEY k {source}")
+    n1.query("CREATE TABLE d.user (k UInt64, v String DEFAULT dictGet('used.dict', 'v', k)) ENGINE = Memory")
+    for statement in ("TRUNCATE DATABASE used", "DROP DATABASE used"):
+        refused(n1.post(statement), 630)
+        assert n1.query("SHOW TABLES FROM used") == "dict\nt\n"
+    n1.query("DROP TABLE d.user SYNC")
+    n1.query("DROP DATABASE used SYNC")
+    assert n1.query("SELECT count() FROM system.databases WHERE name = 'used'") == "0\n"
+
+
 def test_dropping_a_database_drops_the_replicas_of_its_tables(pair: Pair) -> None:
     pair.on_cluster("CREATE DATABASE gone ON CLUSTER all")
     pair.on_cluster(

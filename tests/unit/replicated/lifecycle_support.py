@@ -122,6 +122,9 @@ class Disk(LocalTables):
     async def engine_of_database(self, database: str) -> str | None:
         return "Atomic" if self.has_database else None
 
+    async def needed_elsewhere(self, database: str) -> Sequence[tuple[str, str, bool]]:
+        return []
+
     async def drop(self, name: TableName, uuid: UUID) -> None:
         self.bomb.tick()
         self.tables.pop(uuid, None)

@@ -135,6 +135,16 @@ class LocalTables:
         rows = await self.rows(f"SELECT engine FROM system.databases WHERE name = {quote_string(database)}")
         return rows[0][0] if rows else None
 
+    async def needed_elsewhere(self, database: str) -> Sequence[tuple[str, str, bool]]:
+        """Tables of the database, what needs them in another one, and whether chDB heeds that by default."""
+        rows = await self.rows(
+            "SELECT database || '.' || name, other || '.' || needs, getSetting('check_table_dependencies') "
+            "FROM system.tables "
+            "ARRAY JOIN loading_dependent_database AS other, loading_dependent_table AS needs "
+            f"WHERE database = {quote_string(database)} AND other != database"
+        )
+        return [(name, other, bool(checks)) for name, other, checks in rows]
+
     async def drop(self, name: TableName, uuid: UUID) -> None:
         """Drop the table of this UUID, if there is one, with all its data at once. Raises SqlError."""
         if uuid in await self.by_uuid([uuid]):
