@@ -57,11 +57,14 @@ CHECKS = (
 """What chDB refuses in a definition unless a setting allows it. Who may is asked when an ALTER is planned; a
 replica that applies it, or makes a table like its own, has no choice."""
 
+FLATTEN = "flatten_nested"
+"""Whether a Nested becomes an Array a piece where it is added: whoever does that says it."""
+
 _TYPES = ("enable_nullable_tuple_type", "enable_time_time64_type")
 """Types that chDB has unless `compatibility` asks for an older one."""
 _STATES = ("enable_funnel_functions", "enable_time_series_aggregate_functions")
 """Functions in preview, which states in columns are of."""
-LIKE_ONE_FOR_THE_SESSION = {**dict.fromkeys((*CHECKS, *_TYPES), "1"), "flatten_nested": "0"}
+LIKE_ONE_FOR_THE_SESSION = {**dict.fromkeys((*CHECKS, *_TYPES), "1"), FLATTEN: "0"}
 """As below, for a statement in a user's session. That says by itself which functions it has, by other names
 of these settings, too, which would not hold any more after the statement."""
 LIKE_ONE_THAT_IS_THERE = {**LIKE_ONE_FOR_THE_SESSION, **dict.fromkeys(_STATES, "1")}
@@ -70,6 +73,7 @@ has a Nested that is not flattened as such."""
 
 _SETTINGS = {
     **dict.fromkeys((*CHECKS, *_STATES), "1"),
+    FLATTEN: "0",  # what is flat is so in the definitions, too
     "implicit_select": "0",
     "log_queries": "0",
     "mutations_sync": "2",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -44,10 +44,15 @@ async def made(tmp_path: Path) -> AsyncIterator[tuple[ChdbPool, ChdbPartStore]]:
 
 
 async def alter(
-    store: ChdbPartStore, commands: str, renames: dict[str, str] | None = None, *, number: int = 0
+    store: ChdbPartStore,
+    commands: str,
+    renames: dict[str, str] | None = None,
+    *,
+    number: int = 0,
+    allowed: Sequence[str] = (),
 ) -> str:
     """As a replica does: plan, then apply what Keeper would hold. Returns the mutation, of this number."""
-    plan = await store.plan_alter(commands)
+    plan = await store.plan_alter(commands, allowed=allowed)
     mutation = {"all": number} if plan.mutation else {}
     await store.apply_alter(plan.definition.columns, plan.definition.metadata, renames or {}, mutation)
     after = await store.definition()
@@ -378,6 +383,19 @@ async def test_a_table_that_was_made_without_the_hidden_settings_gets_them(tmp_p
         await store.load()
         settings = dict((await store.definition()).settings)
         assert HIDDEN_SETTINGS.items() <= settings.items()
+
+
+async def test_a_nested_column_is_added_flat_if_who_adds_it_has_it_so(made: Made) -> None:
+    _, store = made
+    await alter(store, "ADD COLUMN whole Nested(a UInt8, b String)")
+    await alter(store, "ADD COLUMN flat Nested(a UInt8, b String)", allowed=["flatten_nested"])
+    columns = (await store.definition()).columns.by_name
+    added = {name: column.type for name, column in columns.items() if name[:4] in ("whol", "flat")}
+    assert added == {
+        "whole": "Nested(a UInt8, b String)",
+        "flat.a": "Array(UInt8)",
+        "flat.b": "Array(String)",
+    }
 
 
 async def test_an_alter_that_cannot_be_is_refused_before_anything_happens(made: Made) -> None:
