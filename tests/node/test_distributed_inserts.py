@@ -322,6 +322,13 @@ def test_states_of_a_function_in_preview_are_written_and_read(cluster: Cluster) 
         assert cluster.n1.query(read, **session) == "0\t[0]\n1\t[1]\n2\t[2]\n3\t[3]\n"
 
 
+def test_a_node_of_distributed_tables_alone_does_not_show_its_own_database(cluster: Cluster) -> None:
+    cluster.n1.query("CREATE TABLE alone (k UInt64) ENGINE = Distributed(c, default, nowhere)")
+    cluster.n1.query("ALTER TABLE alone ADD COLUMN v UInt64")
+    for sql in ("SHOW DATABASES", "SELECT name FROM system.databases"):
+        assert "_oncluster" not in cluster.n1.query(sql)
+
+
 def test_columns_that_a_create_does_not_list_are_those_of_the_shards(cluster: Cluster) -> None:
     create = "CREATE TABLE {} ENGINE = Distributed(c, default, listed)"
     assert refused(cluster.n1, create.format("listed_d")).code == 279

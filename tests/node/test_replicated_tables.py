@@ -385,11 +385,15 @@ def test_create_or_replace_of_a_plain_table_and_on_cluster(pair: Pair) -> None:
 
 
 def test_the_nodes_own_database_is_shown_to_nobody(pair: Pair) -> None:
+    pair.table()
     databases = pair.n1.query("SELECT name FROM system.databases ORDER BY name").split()
     assert "_oncluster" not in databases
     assert pair.n1.query("SHOW DATABASES").split() == databases
     assert pair.n1.query("SHOW DATABASES LIKE 'sys%' FORMAT TSV") == "system\n"
     assert pair.n1.query("SHOW DATABASES NOT LIKE 'd%' LIMIT 1") == "INFORMATION_SCHEMA\n"
+    for sql in ("CREATE DATABASE left", "USE left", "DROP DATABASE left"):
+        pair.n1.query(sql, session_id="left")
+    assert pair.n1.query("SHOW DATABASES", session_id="left").split() == databases
 
 
 def test_who_may_only_read_changes_nothing(pair: Pair) -> None:

@@ -260,7 +260,7 @@ class ReplicatedNode:
         self._create.macros_of = macros_of
 
     def databases_view(self) -> SystemView:
-        return DatabasesView(self.life)
+        return DatabasesView()
 
     def system_tables(self) -> list[SystemTable | SystemView]:
         return [

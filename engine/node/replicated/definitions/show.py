@@ -46,9 +46,9 @@ class ShowStatements:
         if statement.kind is not StatementKind.SHOW:
             return None
         databases = _show_databases(asked.sql)
-        if databases and self._life.catalog.all():
+        if databases:
             format = statement.format or asked.format
-            found = await asked.session.clone().query(
+            found = await asked.session.clone(needs_database=False).query(
                 databases, format=format, scope=Scope(settings=asked.settings)
             )
             return WholeAnswer(found, format=format)
@@ -56,12 +56,12 @@ class ShowStatements:
         record = None if name is None else self._record(asked, name)
         if name is None or record is None or await is_temporary(asked, name):
             return None
-        found = await asked.session.clone().query(
+        found = await asked.session.clone(needs_database=False).query(
             f"SHOW CREATE TABLE {record.name.quoted}", format="TSVRaw", scope=Scope(settings=asked.settings)
         )
         text = shown_definition(record, found.text.removesuffix("\n"))
         format = statement.format or asked.format
-        shown = await asked.session.clone().query(
+        shown = await asked.session.clone(needs_database=False).query(
             f"SELECT {quote_string(text)} AS statement", format=format, scope=Scope(settings=asked.settings)
         )
         return WholeAnswer(shown, format=format)
@@ -147,13 +147,7 @@ class DatabasesView:
     """`system.databases` without the node's own database."""
 
     name = "databases"
-
-    def __init__(self, life: TableLifecycle) -> None:
-        self._life = life
-
-    @property
-    def is_needed(self) -> bool:
-        return bool(self._life.catalog.all())
+    is_needed = True  # what makes that one may be a Distributed table, or a replicated one that is gone
 
     async def select(self, asked: Asked, tokens: Sequence[Token]) -> str:
         columns = "*, name AS database" if any(token.text == "database" for token in tokens) else "*"
