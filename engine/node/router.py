@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from engine.errors import Code, OnclusterError, SqlError
+from engine.node.asked_settings import flag
 from engine.node.cluster_waits import ClusterWaits
 from engine.node.distributed.reading.failover import BegunAnswer, Failover
 from engine.node.distributed.registry.overlooked import is_overlooked, overlooked_explained
@@ -26,6 +27,7 @@ from engine.node.statement import CHANGE_NO_DEFINITION, Answer, Asked, WholeAnsw
 from engine.node.system_tables import SystemTables
 from engine.node.temporary_tables import create_temporary, is_about_temporary, note_temporary
 from engine.sql import Statement, StatementKind, parse_statement, with_parameters
+from engine.sql.if_not_exists import CREATES, with_if_not_exists
 from engine.storage import ChdbSession, QueryResult
 from engine.storage.guard import check_settings, check_statement
 from engine.storage.statement_text import INPUT_TABLE, InsertText
@@ -162,6 +164,10 @@ class StatementRouter:
         """
         statement = parse_statement(asked.sql)
         sql = with_parameters(asked.sql, asked.parameters, statement)
+        if statement.kind in CREATES and flag(
+            {**asked.session.settings, **asked.settings}, "create_if_not_exists", False
+        ):
+            sql = with_if_not_exists(sql)
         if sql != asked.sql:
             asked, statement = replace(asked, sql=sql), parse_statement(sql)
         await self._check(asked, statement)

@@ -503,3 +503,12 @@ def test_dropping_a_database_drops_the_replicas_of_its_tables(pair: Pair) -> Non
     pair.n1.query("INSERT INTO gone.t VALUES (1)")
     pair.on_cluster("DROP DATABASE gone ON CLUSTER all SYNC")
     assert "gone" not in pair.children("/t/01") or pair.children("/t/01/gone") == []
+
+
+def test_a_session_may_mean_if_not_exists_with_every_create(pair: Pair) -> None:
+    t = pair.table()
+    create = f"CREATE TABLE {t} (k UInt64) ENGINE = ReplicatedMergeTree('/other/{t}', '1') ORDER BY k"
+    refused(pair.n1.post(create), 57)
+    pair.n1.query(create, create_if_not_exists="1")
+    pair.n1.query(f"CREATE TABLE {t} AS {t} ENGINE = Distributed(all, d, {t})", create_if_not_exists="1")
+    assert pair.n1.query(f"SELECT engine FROM system.tables WHERE name = '{t}'") == "ReplicatedMergeTree\n"

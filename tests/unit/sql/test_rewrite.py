@@ -25,6 +25,7 @@ from engine.sql import (
     without_on_cluster,
     without_output_clauses,
 )
+from engine.sql.if_not_exists import with_if_not_exists
 
 _LINES = [
     line.removeprefix("old: ")
@@ -302,3 +303,24 @@ def test_parsing_and_stripping_at_once_is_the_same_as_one_after_the_other() -> N
         "SELECT 1",
     ):
         assert parse_and_strip(sql) == (parse_statement(sql), without_on_cluster(sql))
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("CREATE TABLE t (a Int8) ENGINE = Log", "CREATE TABLE IF NOT EXISTS t (a Int8) ENGINE = Log"),
+        ("create table `d`.t ON CLUSTER c AS x", "create table IF NOT EXISTS `d`.t ON CLUSTER c AS x"),
+        ("CREATE TEMPORARY TABLE t (a Int8)", "CREATE TEMPORARY TABLE IF NOT EXISTS t (a Int8)"),
+        ("CREATE MATERIALIZED VIEW v TO t AS SELECT 1", None),
+        ("CREATE DICTIONARY d (a Int8) PRIMARY KEY a", None),
+    ],
+)
+def test_if_not_exists_is_put_before_the_name(sql: str, expected: str | None) -> None:
+    written = with_if_not_exists(sql)
+    assert expected is None or written == expected
+    assert parse_statement(written).if_not_exists and with_if_not_exists(written) == written
+
+
+@pytest.mark.parametrize("sql", ["CREATE OR REPLACE TABLE t AS x", "REPLACE TABLE t AS x", "DROP TABLE t"])
+def test_if_not_exists_is_for_what_creates(sql: str) -> None:
+    assert with_if_not_exists(sql) == sql
