@@ -4,14 +4,15 @@ chDB waits for another node's answer, and no KILL wakes it. The other node notic
 when it writes, which an aggregation does at its very end. So it is told: it kills what it does for the
 statement, the waiting ends with that error, and the statement with it.
 
-The request may be on its way while the other node is told, so it is told more than once.
+The request may be on its way while the other node is told, or chDB may send it again, so it is told more than
+once, and as long as the statement does not end.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 from engine.distributed.peers import Peer
@@ -23,6 +24,8 @@ from engine.node.reads_key import kill_all_of
 log = logging.getLogger(__name__)
 
 _PAUSES_S = (0.0, 0.5, 2.0)
+_LATER_PAUSE_S = 5.0
+"""For as long as the statement goes on."""
 _LOOK_EVERY_S = 0.2
 
 
@@ -88,7 +91,13 @@ class RunningReads:
         peers = {read.peer for read in failover.reads}
         for pause_s in _PAUSES_S:
             await self._health.env.sleep(pause_s)
-            await asyncio.gather(*(self._tell_one(peer, failover.reads_key) for peer in peers))
+            await self._tell_all(peers, failover.reads_key)
+        while failover in self._running.get(failover.asked.query_id, ()):
+            await self._health.env.sleep(_LATER_PAUSE_S)
+            await self._tell_all(peers, failover.reads_key)
+
+    async def _tell_all(self, peers: Collection[Peer], key: str) -> None:
+        await asyncio.gather(*(self._tell_one(peer, key) for peer in peers))
 
     async def _tell_one(self, peer: Peer, key: str) -> None:
         try:
