@@ -193,7 +193,7 @@ class ReplicatedDatabase(DatabaseWorker):
                 await execute(proposal)
                 if not proposal.is_used:
                     await proposal({})
-        except BaseException:
+        except BaseException:  # whatever it is, also a cancellation: the number must not be waited for
             if proposal is None or not proposal.is_committed:
                 await self._give_up(keeper, number)
             else:

@@ -75,7 +75,7 @@ class ShardTurn:
                     await try_remove(keeper, lock)
                     return []
                 is_done = await self._attempt(carry_out)
-            except BaseException:
+            except BaseException:  # also a cancellation: the others of the shard wait for the lock
                 await try_remove(keeper, lock)
                 raise
             if is_done:

@@ -14,8 +14,8 @@ from engine.testing.simulation import SimulationEnv, run_simulation
 
 
 def test_other_nodes_are_told_of_a_kill_as_long_as_the_statement_goes_on() -> None:
-    """1. A statement is killed while chDB has not asked yet, or asks again. 2. The other node is told, in
-    vain. 3. It is told again until the statement has ended, and no more then."""
+    """1. A statement is killed while its request is on its way. 2. The other node is told, in vain. 3. It is
+    told again until the statement has ended, and no more then."""
 
     async def main(env: SimulationEnv) -> None:
         told: list[str] = []

@@ -4,8 +4,8 @@ chDB waits for another node's answer, and no KILL wakes it. The other node notic
 when it writes, which an aggregation does at its very end. So it is told: it kills what it does for the
 statement, the waiting ends with that error, and the statement with it.
 
-The request may be on its way while the other node is told, or chDB may send it again, so it is told more than
-once, and as long as the statement does not end.
+The request may be on its way while the other node is told, so it is told more than once, and as long as the
+statement does not end.
 """
 
 from __future__ import annotations
