@@ -174,10 +174,10 @@ class ChdbPool:
 
     @asynccontextmanager
     async def use(
-        self, *, database: str = "", settings: Mapping[str, str] | None = None
+        self, *, database: str = "", settings: Mapping[str, str] | None = None, one_shot: bool = False
     ) -> AsyncIterator[ChdbSession]:
         """A session for the length of a `with` block."""
-        session = self.session(database=database, settings=settings)
+        session = self.session(database=database, settings=settings, one_shot=one_shot)
         try:
             yield session
         finally:

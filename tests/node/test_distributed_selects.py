@@ -147,7 +147,7 @@ def test_shards_send_what_a_statement_needs_also_beside_temporary_tables(
     assert ("note%60" in text, "WHERE%20%28__table1.%60id%60%20%3E%208" in text) == (False, True), text
     unmerged = {"distributed_group_by_no_merge": "1"}
     sql = "SELECT count() FROM events_d WHERE id GLOBAL IN ext AND id + 1 > (SELECT min(i) FROM ext)"
-    assert ask(sql, **unmerged) == "0\n2\n"
+    assert sorted(ask(sql, **unmerged).split()) == ["0", "2"]  # the shards answer in any order
     assert ask("SELECT id FROM events_d WHERE id = (SELECT max(i) FROM ext)", **unmerged) == "9\n"
 
 

@@ -310,9 +310,7 @@ class HttpServer:
         self, user: User, query: HttpQuery, profile: Mapping[str, str]
     ) -> contextlib.AbstractAsyncContextManager[ChdbSession]:
         if query.session is None:
-            return contextlib.nullcontext(
-                self._pool.session(database=query.database, settings=profile, one_shot=True)
-            )
+            return self._pool.use(database=query.database, settings=profile, one_shot=True)
         return self._sessions.use(user.name, query.session, lambda: self._pool.session(settings=profile))
 
     def _sender(self, request: web.Request, query: HttpQuery) -> ResultSender:

@@ -87,8 +87,7 @@ class World:
         params: Mapping[str, str] = NONE,
         profile: Mapping[str, str] = NONE,
     ) -> str:
-        async def ask() -> str:
-            session: ChdbSession = self.bench.pool.session(database=database, settings=profile, one_shot=True)
+        async def ask(session: ChdbSession) -> str:
             asked = Asked(sql, User("u"), session, "TSVWithNamesAndTypes", settings=settings, params=params)
             data = b""
             async with self.router.run(asked) as answer:
@@ -97,7 +96,11 @@ class World:
                 await answer.finish()
             return data.decode()
 
-        return self.call(ask())
+        async def ask_in_session() -> str:
+            async with self.bench.pool.use(database=database, settings=profile, one_shot=True) as session:
+                return await ask(session)
+
+        return self.call(ask_in_session())
 
     @property
     def remembered(self) -> int:

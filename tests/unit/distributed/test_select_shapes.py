@@ -134,6 +134,8 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     bench.ask("CREATE TABLE extra ENGINE = MergeTree ORDER BY id AS SELECT number * 2 AS id FROM numbers(30)")
     yield bench
     loop.run_until_complete(pool.close())
+    other = loop.run_until_complete(ChdbPool.open(path.with_name("other")))  # so all of the first has ended
+    loop.run_until_complete(other.close())
     loop.close()
 
 

@@ -131,10 +131,10 @@ def chdb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str
     pool = loop.run_until_complete(ChdbPool.open(tmp_path_factory.mktemp("chdb"), max_running=2))
 
     async def ask(sql: str, view: TablesView) -> str:
-        session = pool.session(database="d")
-        asked = Asked(sql=sql, user=User("default"), session=session, query_id="q", database="d")
-        async with SystemTables([view]).provide(asked, parse_statement(sql)) as (text, used):
-            return (await used.query(text)).text
+        async with pool.use(database="d") as session:
+            asked = Asked(sql=sql, user=User("default"), session=session, query_id="q", database="d")
+            async with SystemTables([view]).provide(asked, parse_statement(sql)) as (text, used):
+                return (await used.query(text)).text
 
     for sql in (
         "CREATE DATABASE d",

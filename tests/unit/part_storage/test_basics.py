@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -316,12 +317,14 @@ async def test_what_a_failed_statement_had_written_is_in_no_other_answer(tmp_pat
     try:
 
         def ask() -> list[list[object]]:
-            connection = Connection(pool.connect(), pool.disk_reserve)
-            with pytest.raises(SqlError):
-                connection.rows(
-                    "SELECT number, throwIf(number = 70000) FROM numbers(80000) SETTINGS max_block_size = 99"
-                )
-            return connection.rows("SELECT 1")
+            with closing(pool.connect()) as chdb:
+                connection = Connection(chdb, pool.disk_reserve)
+                with pytest.raises(SqlError):
+                    connection.rows(
+                        "SELECT number, throwIf(number = 70000) FROM numbers(80000) "
+                        "SETTINGS max_block_size = 99"
+                    )
+                return connection.rows("SELECT 1")
 
         assert await pool.call(ask) == [[1]]
     finally:
