@@ -10,8 +10,9 @@ from engine.env import Env
 from engine.names import quote_string
 
 PREFIX = "oncluster-reads-"
-READS_PLACE = f"{PREFIX}0"
-"""Stands for the key in texts that are kept for later statements."""
+READS_PLACE = f"{PREFIX}place"
+"""Stands for the key in texts that are kept for later statements. No key contains it: where it is looked for
+again, it has not been filled in."""
 
 
 def new_reads_key(env: Env) -> str:
