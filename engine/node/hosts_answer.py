@@ -8,6 +8,7 @@ from typing import Protocol
 
 from engine.ddl.text import encode_bytes, escape
 from engine.errors import OnclusterError, SqlError
+from engine.killable import ends_by_kill
 from engine.names import quote_string
 from engine.node.session_commands import trailing_settings
 from engine.node.statement import Asked
@@ -64,9 +65,9 @@ class HostsAnswer:
                 async for row in rows:
                     found.append(row.values())
 
-        wait = self._asked.wait
         try:
-            await (collect() if wait is None else wait.until_killed(collect()))
+            with ends_by_kill():
+                await collect()
         except SqlError as error:
             self._error = error
         if self._columns is not None:

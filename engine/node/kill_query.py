@@ -1,12 +1,12 @@
-"""KILL QUERY: chDB's queries, and statements that wait for other hosts ON CLUSTER."""
+"""KILL QUERY: chDB's queries, and statements that the node itself is busy with."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
 
-from engine.node.cluster_waits import ClusterWait, ClusterWaits, how_to_kill
 from engine.node.hosts_answer import format_rows
+from engine.node.node_statements import NodeStatement, NodeStatements, how_to_kill
 from engine.node.session_commands import by_our_query_id
 from engine.node.statement import Answer, Asked, WholeAnswer
 from engine.sql import Statement, redact, without_output_clauses
@@ -15,9 +15,11 @@ from engine.storage import ChdbSession
 _COLUMNS = tuple((name, "String") for name in ("kill_status", "query_id", "user", "query"))
 
 
-async def kill_query(asked: Asked, statement: Statement, session: ChdbSession, waits: ClusterWaits) -> Answer:
+async def kill_query(
+    asked: Asked, statement: Statement, session: ChdbSession, statements: NodeStatements
+) -> Answer:
     """The rows of both kinds, as ClickHouse has them. Raises SqlError."""
-    chosen = await waits.chosen_by_kill(asked.sql, session, asked.params)
+    chosen = await statements.chosen_by_kill(asked.sql, session, asked.params)
     format = statement.format or asked.format
     for_chdb = by_our_query_id(asked.sql)
     if not chosen:
@@ -27,22 +29,23 @@ async def kill_query(asked: Asked, statement: Statement, session: ChdbSession, w
         for_chdb, session=session, is_harmless=False
     )
     rows = [tuple(json.loads(line)) for line in theirs.text.splitlines() if line]
-    rows += await kill_waits(chosen, how_to_kill(asked.sql))
+    rows += await kill_all(chosen, how_to_kill(asked.sql))
     return WholeAnswer(await format_rows(asked, _COLUMNS, rows, format=format), format=format)
 
 
-async def kill_waits(chosen: list[ClusterWait], how: str) -> list[tuple[str, str, str, str]]:
+async def kill_all(chosen: list[NodeStatement], how: str) -> list[tuple[str, str, str, str]]:
     """SYNC returns when they have been answered."""
     if how == "TEST":
-        return [_row("unknown_status", wait) for wait in chosen]
-    for wait in chosen:
-        wait.kill()
+        return [_row("unknown_status", each) for each in chosen]
+    for each in chosen:
+        each.kill()
     if how == "ASYNC":
-        return [_row("waiting", wait) for wait in chosen]
-    for wait in chosen:
-        await wait.ended.wait()
-    return [_row("finished", wait) for wait in chosen]
+        return [_row("waiting", each) for each in chosen]
+    for each in chosen:
+        await each.ended.wait()
+    return [_row("finished", each) for each in chosen]
 
 
-def _row(status: str, wait: ClusterWait) -> tuple[str, str, str, str]:
-    return status, wait.query_id, wait.user, redact(wait.query)
+def _row(status: str, killed: NodeStatement) -> tuple[str, str, str, str]:
+    asked = killed.asked
+    return status, asked.query_id, asked.user.name, redact(asked.sql)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from engine.ddl.executor import Execution
-from engine.node.cluster_waits import ClusterWaits, how_to_kill
+from engine.node.node_statements import NodeStatements, how_to_kill
 from engine.node.session_commands import by_our_query_id
 from engine.sql import Statement, StatementKind, parse_statement
 from engine.storage import ChdbPool
@@ -17,19 +17,20 @@ Check = Callable[[str, Statement], None]
 
 
 class QueueExecutor(ChdbExecutor):
-    """`ChdbExecutor`, except that it refuses what `check` refuses, and that KILL QUERY also ends `waits`."""
+    """`ChdbExecutor`, except that it refuses what `check` refuses, and that KILL QUERY also ends
+    waits of the node's `statements`."""
 
-    def __init__(self, pool: ChdbPool, *, lanes: int, check: Check, waits: ClusterWaits) -> None:
+    def __init__(self, pool: ChdbPool, *, lanes: int, check: Check, statements: NodeStatements) -> None:
         super().__init__(pool, lanes=lanes)
         self._pool_of_kills = pool
         self._check = check
-        self._waits = waits
+        self._statements = statements
 
     async def execute(self, execution: Execution) -> None:
         statement = parse_statement(execution.sql)
         self._check(execution.sql, statement)
         await super().execute(_as_meant(execution, statement))
-        await self._kill_waits(execution.sql, statement)
+        await self._kill(execution.sql, statement)
 
     async def execute_recorded(
         self,
@@ -43,15 +44,15 @@ class QueueExecutor(ChdbExecutor):
         await super().execute_recorded(
             _as_meant(execution, statement), statement=statement, database=database, record=record
         )
-        await self._kill_waits(execution.sql, statement)
+        await self._kill(execution.sql, statement)
 
-    async def _kill_waits(self, sql: str, statement: Statement) -> None:
+    async def _kill(self, sql: str, statement: Statement) -> None:
         """Not waiting for their ends: each depends on its client, and the queue must go on."""
         if statement.kind is StatementKind.KILL_QUERY:
-            chosen = await self._waits.chosen_by_kill(sql, self._pool_of_kills.session(one_shot=True))
+            chosen = await self._statements.chosen_by_kill(sql, self._pool_of_kills.session(one_shot=True))
             if how_to_kill(sql) != "TEST":
-                for wait in chosen:
-                    wait.kill()
+                for each in chosen:
+                    each.kill()
 
 
 def _as_meant(execution: Execution, statement: Statement) -> Execution:

@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, nullcontext
 from dataclasses import replace
 from typing import Protocol
 
+from engine.env import SystemEnv
 from engine.errors import Code, OnclusterError, SqlError
+from engine.killable import ends_by_kill
 from engine.node.asked_settings import flag
-from engine.node.cluster_waits import ClusterWaits
 from engine.node.distributed.reading.failover import BegunAnswer, Failover
 from engine.node.distributed.registry.overlooked import is_overlooked, overlooked_explained
 from engine.node.kill_query import kill_query
 from engine.node.node_commands import NodeCommands
+from engine.node.node_statements import NodeStatements
 from engine.node.parallel import run_in_turn
 from engine.node.replicated.running.statements import ReplicatedStatements, done
-from engine.node.session_commands import by_our_query_id, settings_of_set
+from engine.node.session_commands import settings_of_set
 from engine.node.statement import CHANGE_NO_DEFINITION, Answer, Asked, WholeAnswer, WriteInput
 from engine.node.system_tables import SystemTables
 from engine.node.temporary_tables import create_temporary, is_about_temporary, note_temporary
@@ -140,10 +142,10 @@ class StatementRouter:
         commands: NodeCommands | None = None,
         replicated: Replicated | None = None,
         distributed: Distributed | None = None,
-        waits: ClusterWaits | None = None,
+        statements: NodeStatements | None = None,
         databases: Databases | None = None,
     ) -> None:
-        self._waits = waits
+        self._statements = statements or NodeStatements(SystemEnv())
         self._databases = databases
         self._tables = tables
         self._run_on_cluster = run_on_cluster
@@ -179,15 +181,12 @@ class StatementRouter:
         if self._databases is not None and is_of_database:
             asked, statement = self._databases.without_cluster(asked, statement)
         if statement.on_cluster is not None:
-            if self._waits is None:
+            with self._statements.enter(asked, statement):
                 yield await self._run_on_cluster(asked, statement)
-                return
-            with self._waits.enter(asked, statement) as wait:
-                yield await self._run_on_cluster(replace(asked, wait=wait), statement)
             return
-        if self._databases is not None and self._waits is not None and is_of_database:
-            with self._waits.enter(asked, statement) as wait:
-                answer = await self._databases.run(replace(asked, wait=wait), statement)
+        if self._databases is not None and is_of_database:
+            with self._statements.enter(asked, statement):
+                answer = await self._databases.run(asked, statement)
                 if answer is not None:
                     yield answer
                     return
@@ -224,6 +223,16 @@ class StatementRouter:
 
     @asynccontextmanager
     async def _run_here(self, asked: Asked, statement: Statement) -> AsyncIterator[Answer]:
+        with ExitStack() as entered:
+            if statement.kind is not StatementKind.KILL_QUERY:
+                entered.enter_context(self._statements.enter(asked, statement))
+            if statement.is_query:  # it changes nothing: it may end anywhere
+                entered.enter_context(ends_by_kill())
+            async with self._run_with_failover(asked, statement) as answer:
+                yield answer
+
+    @asynccontextmanager
+    async def _run_with_failover(self, asked: Asked, statement: Statement) -> AsyncIterator[Answer]:
         if self._distributed is None:
             async with self._run_once(asked, statement) as answer:
                 yield answer
@@ -284,6 +293,8 @@ class StatementRouter:
                 yield answer
                 return
             asked = await self._replicated.prepare_read(asked, statement)
+        if statement.is_query and not asked.reads_key:
+            self._statements.leave(statement)
         async with self._tables.provide(asked, statement) as (sql, session):
             is_select = statement.kind is StatementKind.SELECT or sql.startswith("SELECT")
             sql = asked.with_key(sql)
@@ -316,10 +327,7 @@ class StatementRouter:
     async def _kill(self, asked: Asked, statement: Statement, sql: str, session: ChdbSession) -> Answer:
         following = nullcontext() if self._distributed is None else self._distributed.following_kills()
         async with following:
-            if self._waits is not None:
-                return await kill_query(asked, statement, session, self._waits)
-            result = await asked.run(by_our_query_id(sql), session=session, is_harmless=False)
-            return WholeAnswer(result, format=statement.format or asked.format)
+            return await kill_query(asked, statement, session, self._statements)
 
     async def insert(self, asked: Asked, insert: InsertText, rows: AsyncIterator[bytes]) -> Answer:
         """Run an INSERT whose rows come as a stream. Raises SqlError."""
@@ -329,14 +337,15 @@ class StatementRouter:
             insert, asked = replace(insert, head=head), replace(asked, sql=head)
             statement = parse_statement(head)
         await self._check(asked, statement)
-        if self._distributed is None or not insert.input_structure:
-            with overlooked_explained():
-                return await self._insert_rows(asked, statement, insert, rows)
-        # It is a SELECT, which may read Distributed tables beside the rows.
-        failover = self._distributed.failover(asked, statement)
-        asked = await self._distributed.prepare_read(replace(asked, sql=insert.head), statement, failover)
-        async with self._distributed.turn(failover):
-            return await self._insert_rows(asked, statement, replace(insert, head=asked.sql), rows)
+        with self._statements.enter(asked, statement):
+            if self._distributed is None or not insert.input_structure:
+                with overlooked_explained():
+                    return await self._insert_rows(asked, statement, insert, rows)
+            # It is a SELECT, which may read Distributed tables beside the rows.
+            failover = self._distributed.failover(asked, statement)
+            asked = await self._distributed.prepare_read(replace(asked, sql=insert.head), statement, failover)
+            async with self._distributed.turn(failover):
+                return await self._insert_rows(asked, statement, replace(insert, head=asked.sql), rows)
 
     async def _insert_rows(
         self, asked: Asked, statement: Statement, insert: InsertText, rows: AsyncIterator[bytes]

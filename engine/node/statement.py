@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from engine.config.model import User
 from engine.ddl.attempt import Fence
@@ -33,9 +33,9 @@ class Asked:
     `has_one_row`: the answer is known to be that small, so that it needs no stream. `takes_settings`: behind
     `sql` a clause SETTINGS may be put. `early`: what of it others may be asked before chDB begins.
     `behind_insert` is called on the thread on which chDB has taken rows of a stream; it raises nothing.
-    `wait`: of a statement ON CLUSTER, by which KILL QUERY ends it. `native_revision`: of the protocol that
-    the client reads blocks in Native by; 0 as they are. `reads_key` is to stand in what chDB gets
-    for `READS_PLACE` (`with_key`): until then the text is one that may have been looked at before.
+    `native_revision`: of the protocol that the client reads blocks in Native by; 0 as they are. `reads_key`
+    is to stand in what chDB gets for `READS_PLACE` (`with_key`): until then the text is one that may have
+    been looked at before.
     """
 
     sql: str
@@ -54,7 +54,6 @@ class Asked:
     takes_settings: bool = False
     early: Early | None = None
     behind_insert: Callable[[], None] | None = None
-    wait: Wait | None = None
     reads_key: str = ""
     native_revision: int = 0
 
@@ -138,14 +137,6 @@ class Early(Protocol):
 
     async def run(self, sql: str, run: Callable[[str], Awaitable[QueryResult]]) -> QueryResult:
         """Run the statement `sql`, or one with the same answer. Raises SqlError."""
-        ...
-
-
-class Wait(Protocol):
-    """Waiting that somebody else may end."""
-
-    async def until_killed(self, waiting: Coroutine[Any, Any, None]) -> None:
-        """Raises SqlError 394 once it is ended."""
         ...
 
 

@@ -22,7 +22,6 @@ from engine.keeper.base import KeeperFactory
 from engine.keeper.recipes import SessionHolder
 from engine.names import HostId
 from engine.node.cluster_tables import ClustersTable, MacrosTable, QueueTable
-from engine.node.cluster_waits import ClusterWaits
 from engine.node.config_reload import ConfigReload
 from engine.node.databases.assembly import DatabasesNode
 from engine.node.databases.queue_executor import DatabasesExecutor
@@ -33,6 +32,7 @@ from engine.node.distributed.executor import DistributedExecutor
 from engine.node.http.server import HttpConfig, HttpServer
 from engine.node.metrics import AsynchronousMetricsTable, MetricsView
 from engine.node.node_commands import NodeCommands
+from engine.node.node_statements import NodeStatements
 from engine.node.on_cluster import ClusterStatements
 from engine.node.queue_executor import QueueExecutor
 from engine.node.queues import NodeQueues, NoQueues
@@ -84,7 +84,7 @@ class Wiring:
         )
         self._queues: NodeQueues | None = None
         self._tables: SystemTables | None = None
-        self._waits = ClusterWaits(env)
+        self._statements = NodeStatements(env)
         self._databases: ReplicatedDatabases | None = None
         self._config_reload = ConfigReload(config_file, env=env, on_change=self._topology_changed)
         self._commands = NodeCommands(self._config_reload)
@@ -107,7 +107,7 @@ class Wiring:
             commands=self._commands,
             replicated=replicated,
             distributed=distributed,
-            waits=self._waits,
+            statements=self._statements,
             databases=None if databases is None else databases.statements,
         )
         distributed.deliver_here_with(router)
@@ -175,7 +175,7 @@ class Wiring:
             pool,
             lanes=sum(queue.pool_size for queue in config.queues) or 1,
             check=self._check_kept,
-            waits=self._waits,
+            statements=self._statements,
         )
         self._stack.push_async_callback(executor.close)
         intents = SqliteIntentStore(self._directory.intents_file, spare=pool.disk_reserve.lent)
@@ -187,7 +187,7 @@ class Wiring:
             env=self._env,
             executor=DatabasesExecutor(
                 DistributedExecutor(
-                    keeper.replicated.executor(executor),
+                    keeper.replicated.executor(executor, self._statements),
                     node=distributed,
                     new_session=executor.new_session,
                     commands=self._commands,
@@ -238,7 +238,7 @@ class Wiring:
                 zookeeper_table,
                 MetricsView(_gauges(replicated, distributed, queues)),
                 measured,
-                self._waits,
+                self._statements,
                 *own_tables,
                 *distributed.system_tables(shown_tables),
                 *([] if databases is None else databases.system_tables()),
@@ -258,7 +258,7 @@ class Wiring:
             router=router,
             env=self._env,
             replicas_status=replicas_status,
-            waits=self._waits,
+            statements=self._statements,
         )
         try:
             await http.start()

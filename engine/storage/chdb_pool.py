@@ -219,10 +219,11 @@ class ChdbPool:
             lambda: translated(lambda: of_revision(self.connect, data, revision))
         ).result()
 
-    async def kill(self, query_id: str) -> None:
-        """Ask every statement that runs under `query_id` to stop; it ends with QUERY_WAS_CANCELLED 394."""
+    async def kill(self, query_id: str) -> bool:
+        """Ask every statement that runs under `query_id` to stop; it ends with QUERY_WAS_CANCELLED 394.
+        False: there is none (yet)."""
         self.on_kill(query_id)
-        await self._kill(f"Settings['log_comment'] = {quote_string(query_id)}")
+        return await self._kill(f"Settings['log_comment'] = {quote_string(query_id)}")
 
     async def killed(self) -> list[str]:
         """The ids of statements that were asked to stop and have not ended."""
@@ -310,8 +311,8 @@ class ReservedThreads:
     async def control(self, function: Callable[[], T]) -> T:
         return await self._pool.control(function)
 
-    async def kill(self, query_id: str) -> None:
-        await self._pool.kill(query_id)
+    async def kill(self, query_id: str) -> bool:
+        return await self._pool.kill(query_id)
 
     async def kill_reader(self, path: str) -> bool:
         return await self._pool.kill_reader(path)

@@ -9,8 +9,8 @@ from typing import Any
 
 from engine.config.model import User
 from engine.errors import Code, SqlError
-from engine.node.cluster_waits import ClusterWaits
 from engine.node.http.query import HttpQuery
+from engine.node.node_statements import NodeStatements
 from engine.storage import ChdbPool
 
 log = logging.getLogger(__name__)
@@ -25,11 +25,11 @@ class Running:
 
 
 class RunningStatements:
-    """`waits`: those ON CLUSTER that wait for other hosts, which a statement of the same id ends, too."""
+    """`statements`: those that the node is busy with, whose waits a statement of the same id ends, too."""
 
-    def __init__(self, pool: ChdbPool, waits: ClusterWaits | None) -> None:
+    def __init__(self, pool: ChdbPool, statements: NodeStatements | None) -> None:
         self._pool = pool
-        self._waits = waits
+        self._statements = statements
         self._running: dict[str, Running] = {}
 
     async def make_way(self, query: HttpQuery, user: User) -> None:
@@ -37,9 +37,8 @@ class RunningStatements:
         replaced (`replace_running_query`), and ends in time."""
         other = self._running.get(query.query_id)
         if other is not None and query.replace_wait_s is not None and other.user == user.name:
-            await self._pool.kill(query.query_id)
-            if self._waits is not None:
-                self._waits.kill(query.query_id)
+            if not await self._pool.kill(query.query_id) and self._statements is not None:
+                self._statements.kill(query.query_id)
             await asyncio.wait({other.task}, timeout=query.replace_wait_s)
         if query.query_id in self._running:
             raise SqlError(

@@ -16,7 +16,6 @@ from aiohttp import web
 from engine.config.model import User
 from engine.env import Env
 from engine.errors import Code, OnclusterError, SqlError, disk_error
-from engine.node.cluster_waits import ClusterWaits
 from engine.node.http.audience import Audience
 from engine.node.http.auth import authenticate, credentials_of
 from engine.node.http.body import QueryText, body_of, read_query
@@ -35,6 +34,7 @@ from engine.node.http.query import (
 from engine.node.http.response import ResultSender, error_response
 from engine.node.http.running import RunningStatements
 from engine.node.http.sessions import HttpSessions
+from engine.node.node_statements import NodeStatements
 from engine.node.router import StatementRouter
 from engine.node.statement import Asked
 from engine.sql import parse_statement
@@ -91,7 +91,7 @@ class HttpServer:
         router: StatementRouter,
         env: Env,
         replicas_status: Callable[[], Awaitable[str]],
-        waits: ClusterWaits | None = None,
+        statements: NodeStatements | None = None,
     ) -> None:
         self._config = config
         self._pool = pool
@@ -100,7 +100,7 @@ class HttpServer:
         self._replicas_status = replicas_status
         self._sessions = HttpSessions(env)
         self._runner: web.AppRunner | None = None
-        self._running = RunningStatements(pool, waits)
+        self._running = RunningStatements(pool, statements)
         self.http_port = 0
         self.https_port = 0
 

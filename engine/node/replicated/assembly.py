@@ -17,6 +17,7 @@ from engine.errors import Busy, Code, OnclusterError
 from engine.keeper.recipes import SessionHolder
 from engine.names import TableName
 from engine.node.interserver import fetcher_of, listens_on_loopback, server_of, warn_if_open
+from engine.node.node_statements import NodeStatements
 from engine.node.replicated.definitions.attach_as import AttachAsStatements
 from engine.node.replicated.definitions.attach_definition import AttachDefinitionStatements
 from engine.node.replicated.definitions.convert import Converter
@@ -251,9 +252,9 @@ class ReplicatedNode:
             return
         await asked.session.query(asked.sql, format="Null", scope=asked.scope, multi=False)
 
-    def executor(self, inner: ChdbExecutor) -> ReplicatedExecutor:
+    def executor(self, inner: ChdbExecutor, statements: NodeStatements) -> ReplicatedExecutor:
         """For the DDL queues."""
-        return ReplicatedExecutor(inner, life=self.life, handlers=self.handlers)
+        return ReplicatedExecutor(inner, life=self.life, handlers=self.handlers, statements=statements)
 
     def macros_from(self, macros_of: Callable[[str], Mapping[str, str]]) -> None:
         """`macros_of` gives, by database, the macros that mean something else in it."""

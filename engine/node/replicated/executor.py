@@ -27,6 +27,7 @@ from engine.ddl.series import ToldSteps
 from engine.errors import MultiFailed
 from engine.keeper.base import Node
 from engine.names import TableName
+from engine.node.node_statements import NodeStatements
 from engine.node.replicated.definitions.definition_sql import REPLICATED, is_create_of_replicated
 from engine.node.replicated.definitions.own_tables import own_table, table_behind
 from engine.node.replicated.definitions.view_definition import is_inner
@@ -49,7 +50,15 @@ _PARTITION_COMMANDS = frozenset(command for command in AlterCommand if "PARTITIO
 class ReplicatedExecutor:
     """Implements `LocalExecutor`, `RecordingExecutor`, `SeriesExecutor` and `FencedExecutor`."""
 
-    def __init__(self, inner: ChdbExecutor, *, life: TableLifecycle, handlers: ReplicatedStatements) -> None:
+    def __init__(
+        self,
+        inner: ChdbExecutor,
+        *,
+        life: TableLifecycle,
+        handlers: ReplicatedStatements,
+        statements: NodeStatements,
+    ) -> None:
+        self._statements = statements
         self._inner = inner
         self._life = life
         self._handlers = handlers
@@ -66,8 +75,10 @@ class ReplicatedExecutor:
             settings=execution.settings,
             fence=fence,
         )
+        statement = parse_statement(execution.sql)
         try:
-            answer = await self._handlers.run(asked, parse_statement(execution.sql))
+            with self._statements.enter(asked, statement):
+                answer = await self._handlers.run(asked, statement)
             if answer is not None:
                 await answer.finish()
                 if fence.is_there and not fence.is_closed:

@@ -52,6 +52,7 @@ from engine.errors import (
     SessionExpired,
     SqlError,
 )
+from engine.killable import ends_by_kill
 from engine.replication.block_id import BlockId
 from engine.replication.commands.early_number import EarlyNumber, note_partitions
 from engine.replication.commands.insert_group import Committed, insert_group, pause
@@ -226,7 +227,9 @@ class Inserter:
                 hint="Insert more rows at once, into fewer partitions.",
             )
         over = min(1.0, (count - to_delay + 1) / max(1, to_throw - to_delay))
-        await ctx.env.sleep(max(settings.min_delay_to_insert_ms / 1e3, settings.max_delay_to_insert * over))
+        delay_s = max(settings.min_delay_to_insert_ms / 1e3, settings.max_delay_to_insert * over)
+        with ends_by_kill():
+            await ctx.env.sleep(delay_s)
 
     def _are_large(self, partition_id: str) -> bool:
         """Parts so large that many of them are no sign of merges that do not keep up."""
@@ -264,7 +267,8 @@ class Inserter:
         """
         deadline_s = self._ctx.env.monotonic_s() + options.quorum_timeout_s
         try:
-            end = await self._ctx.unless_ending(self._quorum_end(pending, result, quorum, deadline_s))
+            with ends_by_kill():
+                end = await self._ctx.unless_ending(self._quorum_end(pending, result, quorum, deadline_s))
         except MalformedEntry as error:  # by now the rows are inserted
             raise unknown_status(self._ctx, f"Waiting for quorum: {error}") from error
         if end is None:

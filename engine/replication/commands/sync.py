@@ -12,6 +12,7 @@ import enum
 from collections.abc import Collection
 
 from engine.errors import Code, ConnectionLoss, OperationTimeout, SessionExpired, SqlError
+from engine.killable import ends_by_kill
 from engine.replication.log_actions import AttachPart, DropRange, GetPart, ReplaceRange
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.log_puller import pull
@@ -43,7 +44,7 @@ async def sync_replica(
     """Copy the log, then wait as `mode` says; with `sources`, only for entries that these replicas wrote.
 
     Raises SqlError: 159 TIMEOUT_EXCEEDED after `timeout_s`, 242 if the replica is read-only at the start, 236
-    while SYSTEM STOP PULLING REPLICATION LOG holds, 36 for sources without LIGHTWEIGHT.
+    while SYSTEM STOP PULLING REPLICATION LOG holds, 394 by KILL QUERY, 36 for sources without LIGHTWEIGHT.
     """
     if sources and mode is not SyncMode.LIGHTWEIGHT:
         raise SqlError(Code.BAD_ARGUMENTS, "SYNC REPLICA … FROM is only for LIGHTWEIGHT.")
@@ -55,10 +56,11 @@ async def sync_replica(
             hint="SYSTEM START PULLING REPLICATION LOG lets it go on.",
         )
     try:
-        async with asyncio.timeout(timeout_s):
-            await _pull(ctx)
-            if mode is not SyncMode.PULL:
-                await _wait(ctx, mode, frozenset(sources))
+        with ends_by_kill():
+            async with asyncio.timeout(timeout_s):
+                await _pull(ctx)
+                if mode is not SyncMode.PULL:
+                    await _wait(ctx, mode, frozenset(sources))
     except TimeoutError:
         left = [each.name for each in ctx.queue.entries]
         raise SqlError(

@@ -24,6 +24,7 @@ from engine.env import Env
 from engine.errors import Code, ConnectionLoss, NoNode, OperationTimeout, SessionExpired, SqlError
 from engine.keeper.base import Keeper, Watch
 from engine.keeper.recipes import SessionHolder, Signal
+from engine.killable import ends_by_kill
 from engine.replication.paths import ReplicaPaths, TablePaths, sequence_number
 from engine.replication.replica import peers
 from engine.replication.replica.context import ReplicaContext
@@ -103,18 +104,19 @@ async def wait_on_replicas(
     ctx: ReplicaContext, waits: Sequence[tuple[ReplicaPaths, Look]], *, inactive_timeout_s: float
 ) -> list[str]:
     """Wait for all at once; the names of replicas that stayed inactive for too long, and of this one if its
-    table ends meanwhile. The first error of a `Look` ends the waiting."""
+    table ends meanwhile. The first error of a `Look` ends the waiting, and so does KILL QUERY (394)."""
     try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [
-                (
-                    replica.name,
-                    group.create_task(
-                        _wait_unless_ending(ctx, replica, look, inactive_timeout_s=inactive_timeout_s)
-                    ),
-                )
-                for replica, look in waits
-            ]
+        with ends_by_kill():
+            async with asyncio.TaskGroup() as group:
+                tasks = [
+                    (
+                        replica.name,
+                        group.create_task(
+                            _wait_unless_ending(ctx, replica, look, inactive_timeout_s=inactive_timeout_s)
+                        ),
+                    )
+                    for replica, look in waits
+                ]
     except BaseExceptionGroup as several:  # callers know single errors
         raise several.exceptions[0] from None
     return [name for name, task in tasks if not task.result()]

@@ -12,9 +12,11 @@ import pytest
 
 from engine.ddl.attempt import Attempt, Fence
 from engine.ddl.executor import Execution, FenceLost, Fingerprint
+from engine.env import SystemEnv
 from engine.errors import BadVersion, MultiFailed
 from engine.keeper.base import Check, Node, Op
 from engine.names import TableName
+from engine.node.node_statements import NodeStatements
 from engine.node.replicated.executor import ReplicatedExecutor
 from engine.node.replicated.running.catalog import TableCatalog, TableRecord, TableState
 from engine.node.replicated.running.runtime import ReplicatedTables, RunningTable
@@ -96,7 +98,9 @@ class World:
             catalog=self.catalog, tables=self.tables, on_change=self._changed, holder=self
         )
         inner: Any = self.inner
-        self.executor = ReplicatedExecutor(inner, life=life, handlers=self.handlers)
+        self.executor = ReplicatedExecutor(
+            inner, life=life, handlers=self.handlers, statements=NodeStatements(SystemEnv())
+        )
 
     def _changed(self) -> None:
         self.changes += 1

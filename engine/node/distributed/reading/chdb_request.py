@@ -18,16 +18,17 @@ _MOST_WAITING = 64
 _PASTE_JOIN = re.compile(r"\bPASTE\s+JOIN\b", re.IGNORECASE)
 _DROPS_SORTING = "query_plan_remove_redundant_sorting"
 _URL_IS_READ_BY_ONE = ("parallel_replicas_for_cluster_engines", "0")
-_ALSO = {
-    "use_query_cache": ("query_cache_nondeterministic_function_handling", "ignore"),
-    "exact_rows_before_limit": ("optimize_read_in_order", "0"),
-    "enable_parallel_replicas": _URL_IS_READ_BY_ONE,
-    "allow_experimental_parallel_reading_from_replicas": _URL_IS_READ_BY_ONE,
-}
+_ALSO = (
+    ("use_query_cache", "query_cache_nondeterministic_function_handling", "ignore"),
+    ("use_query_cache", "query_cache_system_table_handling", "ignore"),
+    ("exact_rows_before_limit", "optimize_read_in_order", "0"),
+    ("enable_parallel_replicas", *_URL_IS_READ_BY_ONE),
+    ("allow_experimental_parallel_reading_from_replicas", *_URL_IS_READ_BY_ONE),
+)
 """Settings that need another one beside them, unless the user says something of that.
 
-To the query cache `url()` may answer differently every time, so it would refuse the statement (704): it is
-run, and not kept. Rows that are read in the order of ORDER BY beside those of `url()` would not be counted.
+To the query cache `url()` may answer differently every time, and rows that were asked for early stand beside
+a table of `system`, so it would refuse the statement (704, 719): it is run, and not kept. Rows that are read in the order of ORDER BY beside those of `url()` would not be counted.
 With parallel replicas chDB would have `url()` read by a cluster, and it knows none (701).
 """
 
@@ -72,7 +73,7 @@ def _with_settings_beside(asked: Asked) -> Asked:
     told = {**asked.session.settings, **asked.settings}
     more = {
         name: value
-        for setting, (name, value) in _ALSO.items()
+        for setting, name, value in _ALSO
         if (setting in told or setting in asked.sql) and name not in told and name not in asked.sql
     }
     if not more or asked.session.is_readonly:

@@ -1,4 +1,4 @@
-"""KILL QUERY, `replace_running_query` and `system.processes` know statements that wait ON CLUSTER."""
+"""KILL QUERY, `replace_running_query` and `system.processes` know statements that the node is busy with."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from engine.config.model import User
 from engine.ddl import OutputMode, OutputRow, output_columns
 from engine.ddl.executor import Execution
 from engine.env import SystemEnv
-from engine.node.cluster_waits import ClusterWaits
+from engine.errors import SqlError
+from engine.killable import ends_by_kill
 from engine.node.hosts_answer import HostsAnswer
 from engine.node.http.server import HttpConfig, HttpServer
+from engine.node.node_statements import NodeStatements
 from engine.node.queue_executor import QueueExecutor
 from engine.node.router import StatementRouter
 from engine.node.statement import Answer, Asked
@@ -35,7 +37,7 @@ class Node:
 
     def __init__(self, pool: ChdbPool) -> None:
         self.pool = pool
-        self.waits = ClusterWaits(SystemEnv())
+        self.statements = NodeStatements(SystemEnv())
         self.waiting = asyncio.Semaphore(0)
         self.url = ""
         users = {"ann": User("ann"), "eve": User("eve", profile="reader")}
@@ -43,11 +45,11 @@ class Node:
             HttpConfig("127.0.0.1", 0, 0, None, "here", "UTC", users, {"reader": {"readonly": "1"}}),
             pool=pool,
             router=StatementRouter(
-                tables=SystemTables([self.waits]), run_on_cluster=self._wait, waits=self.waits
+                tables=SystemTables([self.statements]), run_on_cluster=self._wait, statements=self.statements
             ),
             env=SystemEnv(),
             replicas_status=self._no_replicas,
-            waits=self.waits,
+            statements=self.statements,
         )
 
     async def _no_replicas(self) -> str:
@@ -158,19 +160,17 @@ async def test_a_statement_that_replaces_one_that_waits_ends_it(node: Node) -> N
 
 async def test_who_is_killed_before_it_waits_does_not_wait(node: Node) -> None:
     asked = Asked(CREATE, User("ann"), node.pool.session(one_shot=True), query_id="early")
-
-    async def wait() -> None:
-        await asyncio.Event().wait()
-
-    with node.waits.enter(asked, parse_statement(CREATE)) as waiting:
-        waiting.kill()
-        with pytest.raises(Exception, match="Query was cancelled"):
-            await waiting.until_killed(wait())
-    assert not node.waits.is_needed
+    with node.statements.enter(asked, parse_statement(CREATE)):
+        node.statements.kill("early")
+        with pytest.raises(SqlError, match="Query was cancelled"), ends_by_kill():
+            await asyncio.Event().wait()
+    assert not node.statements.is_needed
 
 
 async def test_kill_query_from_the_queue_ends_waits_and_not_that_of_its_own_statement(node: Node) -> None:
-    executor = QueueExecutor(node.pool, lanes=1, check=lambda sql, statement: None, waits=node.waits)
+    executor = QueueExecutor(
+        node.pool, lanes=1, check=lambda sql, statement: None, statements=node.statements
+    )
     kill = "KILL QUERY {} WHERE query LIKE '%CLUSTER%' ASYNC"
     async with node.statement("create") as create:
         everywhere = asyncio.create_task(node.post(kill.format("ON CLUSTER c"), query_id="kill"))
