@@ -1,4 +1,4 @@
-"""What Spark's Java says about raw files, in one line: it says it in the first of a hundred."""
+"""What Spark's Java says about raw files and its start, in one line: it says it in the first of a hundred."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import urllib.parse
 from collections.abc import Iterator
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark import SparkConf
 from pyspark.errors import PySparkException
 
-from engine.errors import OnclusterError, Refused
+from engine.errors import OnclusterError, Refused, Unavailable
 
 _UNREAD = re.compile(r"\[FAILED_READ_FILE\.(\w+)\] .* reading file (\S+)\.\s+(.*?)\s*SQLSTATE", re.DOTALL)
 _CAUSE = re.compile(r"^Caused by: [\w.$]+: (.*)$", re.MULTILINE)
@@ -32,6 +33,20 @@ def told_in_one_line() -> Iterator[None]:
         if told is None:
             raise
         raise told from error
+
+
+@contextlib.contextmanager
+def told_that_spark_did_not_start() -> Iterator[None]:
+    """Raises Unavailable that names the master: Java tells of a context that was stopped, and not why."""
+    try:
+        yield
+    except Py4JJavaError as error:
+        reason = str(error.java_exception.getMessage() or error.java_exception).splitlines()[0]
+        master = SparkConf().get("spark.master", "its master")
+        raise Unavailable(
+            f"Spark did not start with {master}: {reason.rstrip('.')}.",
+            hint="Is the master's address right, and does it answer from here? Its warnings stand above.",
+        ) from error
 
 
 def _told(text: str) -> OnclusterError | None:

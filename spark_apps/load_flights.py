@@ -51,7 +51,7 @@ from spark_apps.flights import (
     judged,
     raw_flights,
 )
-from spark_apps.java_errors import told_in_one_line
+from spark_apps.java_errors import told_in_one_line, told_that_spark_did_not_start
 from spark_apps.raw_files import as_path, raw_file
 
 _ROWS_PER_TASK = 1_000_000
@@ -331,7 +331,8 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         request = Request.parse(arguments)
-        spark = SparkSession.builder.appName(f"load flights {request.job_id}").getOrCreate()
+        with told_that_spark_did_not_start():
+            spark = SparkSession.builder.appName(f"load flights {request.job_id}").getOrCreate()
         try:
             spark.conf.set("spark.sql.session.timeZone", "UTC")
             register(spark)

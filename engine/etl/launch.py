@@ -18,7 +18,7 @@ import re
 import shutil
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,7 +38,9 @@ DEFAULT_MASTER = "local[*,4]"
 USER_VARIABLE, PASSWORD_VARIABLE = "ONCLUSTER_USER", "ONCLUSTER_PASSWORD"
 _LOCAL = re.compile(r"local(?:\[(\*|\d+)\])?")
 _TRIES = 4
-_TAIL_LINES = 25
+# What a chat program shows of a message is not much more.
+_TAIL_LINES, _TAIL_CHARACTERS = 25, 1500
+_JAVA_FRAME = re.compile(r"\s*(?:at [\w.$/<>]+\(|\.\.\. \d+ more)|[\w.$/<>]+\([\w$]+\.(?:java|scala):\d+\)$")
 _CHUNK, _LONGEST_LINE = 2**16, 2**20
 _GRACE_S = 10.0
 _LOOK_S = 0.05
@@ -62,6 +64,15 @@ _CONF = {
 
 class SparkFailed(OnclusterError):
     """The application ended with another exit code than 0; the hint is the end of its output."""
+
+    def __init__(self, code: int, output: Iterable[str]) -> None:
+        """`code` is negative for a signal. Frames of Java's traces would be all that there is room for."""
+        said = [line for line in output if not _JAVA_FRAME.match(line)]
+        super().__init__(
+            f"The Spark application {_ended(code)}. Started again as the same load, it goes on from where it "
+            "was.",
+            hint="\n".join(said[-_TAIL_LINES:])[-_TAIL_CHARACTERS:],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,18 +197,24 @@ async def run_load(
     try:
         assert process.stdout is not None
         async for line in _lines(process.stdout):
-            tail = [*tail[1 - _TAIL_LINES :], line]
+            if not _JAVA_FRAME.match(line):
+                tail = [*tail[1 - _TAIL_LINES :], line]
             on_line(line)
         code = await process.wait()
     finally:
         await _end(process)
     if code != 0:
-        raise SparkFailed(
-            f"The Spark application ended with exit code {code}. Started again as the same load, it goes on "
-            "from where it was.",
-            hint="\n".join(tail),
-        )
+        raise SparkFailed(code, tail)
     return LoadReport.read_file(report)
+
+
+def _ended(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was ended by {signal.Signals(-code).name}"
+    except ValueError:  # real-time signals have no names
+        return f"was ended by signal {-code}"
 
 
 async def _lines(output: asyncio.StreamReader) -> AsyncIterator[str]:

@@ -150,3 +150,12 @@ async def test_an_application_that_fails_is_an_error_with_its_exit_code(
     with pytest.raises(SparkFailed, match="exit code 1") as failed:
         await run_load(settings, request)
     assert "the table is gone" in failed.value.hint
+
+
+async def test_a_master_with_which_spark_does_not_start_is_named_by_the_last_line(tmp_path: Path) -> None:
+    day = parse_day("2013-01-01", what="first")
+    settings = SparkSettings(tmp_path / "etl", tmp_path / "cluster.xml", master="local[x]")
+    with pytest.raises(SparkFailed) as failed:
+        await run_load(settings, LoadRequest(cluster="c", first=day, last=day))
+    last = failed.value.hint.splitlines()[-1]
+    assert last.startswith("Spark did not start with local[x]: Could not parse Master URL")

@@ -134,18 +134,29 @@ def test_the_spark_connection_names_the_master(submitted: Submitted, connection:
 def test_an_application_that_fails_fails_the_task_and_no_earlier_report_is_believed(
     submitted: Submitted,
 ) -> None:
-    from airflow.exceptions import AirflowException
-
     from oncluster_airflow.errors import TaskRefused
+    from oncluster_airflow.operators.etl import LoadFailed
 
     load()
     (submitted.directory / "fails").touch()
-    with pytest.raises(AirflowException, match="spark-submit"):
+    with pytest.raises(LoadFailed, match="the table is gone"):
         load()
     (submitted.directory / "fails").unlink()
     (submitted.directory / "report.json").unlink()
     with pytest.raises(TaskRefused, match="report"):
         load()
+
+
+def test_people_are_told_what_the_application_said_and_not_how_it_was_called(submitted: Submitted) -> None:
+    from oncluster_airflow.notification import from_context
+    from oncluster_airflow.operators.etl import LoadFailed
+
+    (submitted.directory / "fails").touch()
+    with pytest.raises(LoadFailed, match="exit code 1") as failed:
+        load()
+    told = from_context({"exception": failed.value}).to_slack()
+    assert "the table is gone" in json.dumps(told)
+    assert "--conf" not in str(failed.value)
 
 
 def test_the_load_is_repeated_and_the_check_follows_it() -> None:

@@ -13,7 +13,12 @@ from typing import Any
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import BaseHook, BaseOperator, Context
-from airflow.sdk.exceptions import AirflowNotFoundException, AirflowRuntimeError, AirflowSkipException
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowNotFoundException,
+    AirflowRuntimeError,
+    AirflowSkipException,
+)
 
 from engine.config.load import load_topology
 from engine.config.model import Cluster
@@ -23,6 +28,7 @@ from engine.etl.check import HttpCounts, LoadCheck, check_load, table_of
 from engine.etl.launch import (
     APPLICATION,
     DEFAULT_MASTER,
+    SparkFailed,
     SparkSettings,
     prepare,
     require_application,
@@ -119,6 +125,10 @@ async def _require(cluster: Cluster, addresses: NodeAddresses) -> None:
         await require_targets(counts, cluster.shards[0].replicas[0].host)
 
 
+class LoadFailed(AirflowException):
+    """The application ended badly. A retry is the same load and goes on."""
+
+
 class LoadOperator(SparkSubmitOperator):
     """Submits the Spark application and returns its report.
 
@@ -153,12 +163,25 @@ class LoadOperator(SparkSubmitOperator):
             self.env_vars = spark_environment(settings, master=self._master) | (self.env_vars or {})
             report_file = prepare(settings, request)
             self.application_args = request.arguments(config=settings.config, report=report_file)
-            super().execute(context)
+            self._submit(context)
             report = LoadReport.read_file(report_file)
         except OnclusterError as error:
             raise as_airflow_error(error) from error
         self.log.info("read %d rows: wrote %d, put aside %d", report.read, report.written, report.quarantined)
         return report.to_json()
+
+    def _submit(self, context: Context) -> None:
+        """Raises LoadFailed. The provider's own message begins with the whole command; what a chat program
+        shows of it ends there."""
+        try:
+            super().execute(context)
+        except AirflowException as error:
+            hook: Any = self._hook
+            code = getattr(getattr(hook, "_submit_sp", None), "returncode", None)
+            if not code:
+                raise
+            said = [hook._mask_cmd(line) for line in hook._last_submit_log_lines]
+            raise LoadFailed(str(SparkFailed(code, said))) from error
 
     def _spark_settings(self) -> SparkSettings:
         settings = Settings.from_environment()

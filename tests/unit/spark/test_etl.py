@@ -345,6 +345,19 @@ async def test_an_application_that_fails_fails_the_load_with_its_last_words(subm
     assert "no such table" in failed.value.hint
 
 
+async def test_the_last_words_are_no_frames_of_java(submit: Any) -> None:
+    frame = "\\tat java.base/java.lang.reflect.Constructor.newInstance(Constructor.java:481)"
+    script = f"echo 'All masters are unresponsive'; for i in $(seq 100); do printf '{frame}\\n'; done; exit 1"
+    with pytest.raises(SparkFailed) as failed:
+        await run_load(submit(script), request())
+    assert failed.value.hint == "All masters are unresponsive"
+
+
+async def test_an_application_that_was_killed_is_told_by_the_signal(submit: Any) -> None:
+    with pytest.raises(SparkFailed, match="was ended by SIGKILL"):
+        await run_load(submit("kill -9 $$"), request())
+
+
 async def test_the_report_of_an_earlier_load_is_not_taken_for_this_one(submit: Any) -> None:
     settings = submit("exit 0")
     old = settings.report_file(request())
