@@ -85,7 +85,8 @@ class LoadCheck:
             raise LoadCheckFailed(
                 "The rows are not where they belong:\n" + "\n".join(f"  {line}" for line in lines),
                 self,
-                hint="Load again with mode overwrite, or look at the replicas that are named.",
+                hint="Load again with mode overwrite under another id (--job-id; in Airflow a new run), or "
+                "look at the replicas that are named.",
             )
 
     def to_json(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import json
 import os
 import socket
@@ -82,8 +83,11 @@ class Ti:
         self.pushed[key] = value
 
 
+TRIGGERED = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
+
+
 def context(run_type: str = "manual", *, ti: Ti | None = None, **form: object) -> Any:
-    run = SimpleNamespace(run_id="manual__2013-01-01T00:00:00+00:00", run_type=run_type, conf=form)
+    run = SimpleNamespace(run_id="manual__1", run_type=run_type, conf=form, run_after=TRIGGERED)
     return {"params": FORM | form, "dag": SimpleNamespace(params=FORM), "dag_run": run, "ti": ti or Ti()}
 
 
@@ -127,12 +131,20 @@ def test_the_form_gives_the_request() -> None:
 
     request = request_of(context(), CLUSTER)
     assert (str(request.first), str(request.last), request.mode) == ("2013-01-01", "2013-01-31", "overwrite")
-    assert request.job_id == "manual__2013-01-01T00:00:00+00:00"
+    assert request.job_id == "manual__1-20260301T120000"
     appended = [
         request_of({**context(mode="append"), "dag_run": SimpleNamespace(run_id=name)}, CLUSTER)
         for name in "ab"
     ]
     assert appended[0] == appended[1] and appended[0].mode is LoadMode.APPEND
+
+
+def test_a_run_that_was_deleted_and_triggered_with_its_id_again_is_another_load() -> None:
+    from oncluster_airflow.operators.etl import request_of
+
+    first, again = context(), context(first_day="2013-01-02")
+    again["dag_run"].run_after += datetime.timedelta(minutes=1)
+    assert request_of(again, CLUSTER).job_id != request_of(first, CLUSTER).job_id
 
 
 @pytest.mark.parametrize(

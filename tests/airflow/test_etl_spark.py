@@ -6,6 +6,7 @@ they ran.
 
 from __future__ import annotations
 
+import datetime
 import os
 import sys
 from collections.abc import Iterator
@@ -80,7 +81,8 @@ def load(application: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     operator = LoadOperator(task_id="load", cluster="order_cluster", application=str(application))
     form = {"first_day": "2013-01-01", "last_day": "2013-01-31", "mode": "overwrite", "source": None}
-    run = SimpleNamespace(run_id="manual__1", run_type="manual")
+    at = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
+    run = SimpleNamespace(run_id="manual__1", run_type="manual", run_after=at)
     report: dict[str, Any] = operator.execute({"params": form, "dag_run": run})  # type: ignore[typeddict-item]
     return report
 
@@ -99,7 +101,11 @@ def test_without_a_connection_spark_runs_on_this_machine_and_repeats_failed_task
 ) -> None:
     report = load(application, tmp_path, monkeypatch)
 
-    assert (report["job_id"], report["read"], report["from"]) == ("manual__1", 1000, "2013-01-01")
+    assert (report["job_id"], report["read"], report["from"]) == (
+        "manual__1-20260301T120000",
+        1000,
+        "2013-01-01",
+    )
     assert facts(tmp_path) == {
         "master": "local[*,4]",
         "user": "loader",

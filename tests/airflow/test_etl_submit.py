@@ -83,7 +83,7 @@ def test_the_application_is_submitted_for_the_days_of_the_form_under_the_run_s_i
     given = submitted.arguments[application + 1 :]
     asked = dict(zip(given[::2], given[1::2], strict=True))
     job = asked["--job-id"]
-    assert job.startswith("manual__2013-01-01T00")
+    assert job.startswith("manual__1-")
     assert asked == {
         "--config": os.environ["ONCLUSTER_CONFIG"],
         "--cluster": "order_cluster",
@@ -157,6 +157,17 @@ def test_people_are_told_what_the_application_said_and_not_how_it_was_called(sub
     told = from_context({"exception": failed.value}).to_slack()
     assert "the table is gone" in json.dumps(told)
     assert "--conf" not in str(failed.value)
+
+
+def test_a_load_that_was_done_before_says_that_nothing_was_written(
+    submitted: Submitted, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = "nothing was written now"
+    load()
+    assert said not in capsys.readouterr().out
+    (submitted.directory / "report.json").write_text(json.dumps(report(4) | {"repeated": True}))
+    load()
+    assert said in capsys.readouterr().out
 
 
 def test_the_load_is_repeated_and_the_check_follows_it() -> None:

@@ -52,22 +52,28 @@ _AFTER_MIGRATION = "asset_triggered"
 def request_of(context: Context, cluster: str) -> LoadRequest:
     """What the form asks for. Raises ConfigError.
 
-    Rows that are appended are the same load in whichever run; what is overwritten is a load of this run, and
-    another one when the run is cleared after the raw files have changed.
+    Rows that are appended are the same load in whichever run. What is overwritten is a load of this run, and
+    another one when the run is cleared after the raw files have changed, or when its id is given once more
+    after it was deleted.
     """
     params: Any = context["params"]
     mode = parse_mode(str(params["mode"]))
     dag_run: Any = context["dag_run"]
     source = Path(str(params["source"])) if params.get("source") else None
-    job = "-".join(part for part in (str(dag_run.run_id), files_of(source)) if part)
     return LoadRequest(
         cluster=cluster,
         first=parse_day(str(params["first_day"]), what="The first day"),
         last=parse_day(str(params["last_day"]), what="The last day"),
         mode=mode,
         source=source,
-        job_id="" if mode is LoadMode.APPEND else job_id_from(job),
+        job_id="" if mode is LoadMode.APPEND else _job_of(dag_run, source),
     )
+
+
+def _job_of(dag_run: Any, source: Path | None) -> str:
+    # Tasks that are cleared leave the run's own time as it is.
+    parts = [str(dag_run.run_id), f"{dag_run.run_after:%Y%m%dT%H%M%S}", files_of(source)]
+    return job_id_from("-".join(filter(None, parts)))
 
 
 def cluster_of(name: str) -> Cluster:
@@ -168,6 +174,8 @@ class LoadOperator(SparkSubmitOperator):
         except OnclusterError as error:
             raise as_airflow_error(error) from error
         self.log.info("read %d rows: wrote %d, put aside %d", report.read, report.written, report.quarantined)
+        if report.repeated:
+            self.log.info("The same load was done before, and nothing was written now.")
         return report.to_json()
 
     def _submit(self, context: Context) -> None:
