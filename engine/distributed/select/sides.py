@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from engine.distributed.select.model import names
 
@@ -34,6 +34,11 @@ def sides_of(words: Sequence[str], at: int, begin: int = 0) -> list[Side]:
             found.append(Side.PLAIN)
         at = _bracket_around(words, at)
     return found
+
+
+def has_product(words: Sequence[str], tables: Iterable[int], begin: int) -> bool:
+    """Whether one of `tables`, tokens, stands behind token `begin` on a side without GLOBAL."""
+    return any(sides_of(words, at, begin)[:1] == [Side.PLAIN] for at in tables)
 
 
 def is_between_tables(words: Sequence[str], comma: int) -> bool:

@@ -222,13 +222,19 @@ SELECT e.id, p.id AS o FROM events AS e GLOBAL JOIN [people] AS p ON e.id + 1 = 
 SELECT count() FROM events WHERE id GLOBAL NOT IN [one.extra] AND id + 1 IN [own]
 SELECT count() FROM events WHERE (id, 1) GLOBAL IN (SELECT id, 1 FROM [one.extra]) AND id + 1 IN [own]
 SELECT id FROM events WHERE note GLOBAL IN (SELECT if(id > 9, 'x1', NULL) FROM [one.extra]) AND id % 9 = 1
+SELECT count() FROM events WHERE id GLOBAL IN (SELECT id FROM [one.extra] WHERE id GLOBAL IN [one.extra])
+SELECT e.id, x.id AS o FROM events AS e GLOBAL JOIN [one.extra] AS x ON e.id + 1 = o WHERE o + 1 IN [own]
+SELECT e.id, o.id FROM events AS e GLOBAL ANY RIGHT JOIN [one.extra] o USING (id) WHERE e.id + 1 IN [own]
+SELECT id, n FROM events GLOBAL LEFT JOIN (SELECT id, [id, NULL] n FROM [one.extra]) o USING id WHERE id < 99
+SELECT e.id FROM events e GLOBAL JOIN (SELECT id FROM [one.extra] LIMIT 0) p USING id JOIN [own] o USING id
+SELECT count() FROM events GLOBAL FULL JOIN (SELECT o.id FROM [one.extra] o JOIN [people] USING id) p USING id
 """
 
 
 @pytest.mark.parametrize("sql", GLOBAL.strip().splitlines())
 def test_what_is_global_is_whole_and_of_the_node_that_was_asked(world: World, sql: str) -> None:
     """In brackets: these tables are read by the initiator, whatever the mode; [own] is each shard's."""
-    sql = sql.replace("[own]", "(SELECT id FROM people)")
+    sql = sql.replace("[own]", "(SELECT id FROM people)").replace("[id, NULL]", "tuple(id, NULL)")
 
     def on_shard(n: int) -> list[str]:
         text = sql.replace("[people]", "one.people").replace("[one.extra]", "one.extra")
@@ -244,6 +250,40 @@ def test_what_is_global_is_whole_and_of_the_node_that_was_asked(world: World, sq
         assert rows(world.ask(asked.replace("one.extra", "mine"), settings=settings)) == expected
     finally:
         world.bench.ask("DROP TABLE d.mine SYNC")
+
+
+def test_rows_of_a_global_join_have_the_types_of_their_table(world: World) -> None:
+    sql = "SELECT o.* FROM events AS e GLOBAL JOIN one.events AS o ON e.id = o.id + 1 WHERE e.id % 7 = 0"
+    assert rows(world.ask(sql, settings={"distributed_group_by_no_merge": "1"})) == by_shard(world, sql)
+    sql = "SELECT e.id, extra.id FROM events AS e GLOBAL JOIN one.extra ON e.id = extra.id"
+    assert rows(world.ask(sql, settings={"distributed_group_by_no_merge": "1"})) == by_shard(world, sql)
+
+
+def test_a_global_join_of_more_rows_than_a_request_takes_is_refused(world: World) -> None:
+    sql = "SELECT count() FROM events GLOBAL JOIN (SELECT a.id FROM one.events a, one.events b) AS o USING id"
+    with pytest.raises(SqlError) as refused:
+        world.ask(sql, settings={"distributed_group_by_no_merge": "1"})
+    assert refused.value.code == Code.NOT_IMPLEMENTED
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT id FROM events WHERE id GLOBAL IN (@) ORDER BY id",
+        "SELECT e.id, p.id FROM events AS e GLOBAL LEFT JOIN (@) AS p ON e.id = p.id ORDER BY e.id",
+    ],
+)
+def test_within_a_global_side_every_shard_joins_its_own_tables(world: World, sql: str) -> None:
+    """As in ClickHouse, where that side is a statement of its own."""
+    side = (
+        "SELECT id FROM {0}people WHERE id IN (SELECT id + 3 FROM {0}events) "
+        "AND id > (SELECT min(id) FROM {1}people)"
+    )
+    of_all = " UNION ALL ".join(side.format(f"s{n}.", "one.") for n in range(1, SHARDS + 1))
+    expected = world.bench.ask(sql.replace("@", of_all))
+    asked = sql.replace("@", side.format("", ""))
+    assert world.ask(asked, settings={"distributed_product_mode": "local"}) == expected
+    assert world.bench.ask(asked) != expected
 
 
 OF_GROUPS = """

@@ -1,5 +1,6 @@
 """What is evaluated first in statements of which shards execute more (`engine.distributed.select.on_shards`):
-subqueries over Distributed tables that are one value, or EXISTS, and those of GLOBAL IN over other tables.
+subqueries over Distributed tables that are one value, or EXISTS, and those of GLOBAL IN over other tables, or
+with an IN or JOIN of each shard's own.
 
 As in ClickHouse the node that has the statement does it, with the statement's settings, and every shard gets
 the value. So with `distributed_group_by_no_merge` a value that is a row of each shard is error 125, as there.
@@ -10,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from engine.distributed.select.model import names
-from engine.distributed.select.sides import Side, is_between_tables, sides_of
+from engine.distributed.select.sides import Side, has_product, is_between_tables, sides_of
 from engine.node.distributed.reading.subquery_values import Meaning, Subquery, ValueOf
 from engine.sql.cursor import Cursor
 from engine.sql.edit import Edit, apply_edits
-from engine.sql.sources import read_tables
+from engine.sql.sources import ctes, read_tables
 
 _BEGINS = names("SELECT WITH FROM")
 _SET_OPERATIONS = names("UNION EXCEPT INTERSECT")
@@ -26,17 +27,20 @@ _BEFORE_VALUE = names(
 _NO_CALL = _BEFORE_VALUE | names("IN FROM JOIN EXISTS VIEW")
 
 
-async def with_values_of_scalars(sql: str, starts: Collection[int], value: ValueOf) -> str:
-    """`starts` are the offsets of the Distributed tables in the text."""
+async def with_values_of_scalars(
+    sql: str, starts: Collection[int], value: ValueOf, *, is_local: bool = False
+) -> str:
+    """`starts` are the offsets of the Distributed tables in the text. `is_local`: on a plain side of IN or
+    JOIN they are each shard's own."""
     cursor = Cursor(sql)
     found = {one.start: one for start in starts if (one := _around(cursor, cursor.at_offset(start)))}
     for one in _global_sets(cursor):
-        if not any(one.start <= start < one.end for start in starts):
+        if is_before_shards(cursor, one.start, one.end, starts, is_local=is_local):
             found[one.start] = one
-    if any(a.start < b.start < a.end for a in found.values() for b in found.values()):
-        found = {at: one for at, one in found.items() if one.meaning is not Meaning.SET}
     edits = []
     for start, one in found.items():
+        if any(other.start < start < other.end for other in found.values()):
+            continue
         text = await value(one)
         if text is not None:
             edits.append(Edit(start, one.end, text))
@@ -50,17 +54,33 @@ def _global_sets(cursor: Cursor) -> Iterator[Subquery]:
         at = cursor.at_offset(ref.start)
         if words[at - 1] == "IN" and Side.GLOBAL in sides_of(words, at)[:1]:
             yield Subquery(ref.start, ref.end, f"SELECT * FROM {ref.name.quoted}", Meaning.SET)
-    for at, word in enumerate(words):
-        if word != "IN" or words[at + 1 : at + 2] != ["("] or not _is_subquery(cursor, at + 1):
-            continue
-        if Side.GLOBAL not in sides_of(words, at + 1)[:1]:
-            continue
-        cursor.at = at + 1
-        cursor.skip_brackets()
-        start, end = cursor.tokens[at + 1].start, cursor.last_end
-        select = cursor.sql[start + 1 : end - 1]
-        if read_tables(Cursor(select), 0):
-            yield Subquery(start, end, select, Meaning.SET)
+    for at in [at + 1 for at, word in enumerate(words) if word == "IN"]:
+        if Side.GLOBAL in sides_of(words, at)[:1] and (select := tables_subquery(cursor, at)) is not None:
+            yield Subquery(cursor.tokens[at].start, cursor.last_end, select, Meaning.SET)
+
+
+def tables_subquery(cursor: Cursor, at: int) -> str | None:
+    """The SELECT in the brackets that open at token `at`, if it reads tables and stands alone; the cursor is
+    behind it then."""
+    if cursor.words[at : at + 1] != ["("] or not _is_subquery(cursor, at):
+        return None
+    cursor.at = at
+    cursor.skip_brackets()
+    begin, end = cursor.tokens[at].end, cursor.tokens[cursor.at - 1].start
+    _, of_ctes = ctes(Cursor(cursor.sql))
+    if any(begin < ref.start < end for ref, _ in of_ctes):
+        return None
+    select = cursor.sql[begin:end]
+    return select if read_tables(Cursor(select), 0) else None
+
+
+def is_before_shards(
+    cursor: Cursor, start: int, end: int, tables: Collection[int], *, is_local: bool
+) -> bool:
+    """Whether what stands on a GLOBAL side between two offsets is evaluated before shards are asked: it reads
+    none of `tables`, or one that its own shards have to join."""
+    within = [cursor.at_offset(table) for table in tables if start <= table < end]
+    return not within or (is_local and has_product(cursor.words, within, cursor.at_offset(start)))
 
 
 def _around(cursor: Cursor, at: int) -> Subquery | None:

@@ -12,7 +12,7 @@ A text that comes again is not looked at again (`remembered`): only the replicas
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
@@ -51,6 +51,7 @@ from engine.node.distributed.reading.describe import with_description
 from engine.node.distributed.reading.early_reads import EarlyClient, EarlyStatement
 from engine.node.distributed.reading.explained_insert import with_explained_insert
 from engine.node.distributed.reading.failover import Failover
+from engine.node.distributed.reading.global_joins import question_of_rows, rows_of, with_rows_of_joins
 from engine.node.distributed.reading.leaf_limits import without_leaf_limits
 from engine.node.distributed.reading.merges import Merges
 from engine.node.distributed.reading.patience import USUAL_S, patience_s, with_patience
@@ -86,6 +87,8 @@ _EXPLAIN_AST = re.compile(r"\s*EXPLAIN\s+AST\b", re.IGNORECASE)
 _MOST_MOVES = 5
 """So often a statement begins anew because names have changed their meaning."""
 Turn = Callable[[Failover], AbstractAsyncContextManager[None]]
+Question = Callable[[Asked, str], Awaitable[str]]
+"""What asks for what a SELECT gives."""
 _ONE_PHASE = (
     "empty_result_for_aggregation_by_empty_set",
     "enable_named_columns_in_function_tuple",
@@ -268,7 +271,12 @@ class DistributedSelects:
         spread = self._spread(whole, sql, refs)
         if spread is not USUAL:
             value = partial(self._scalar, asked, whole)
-            text = inner.shown(await with_values_of_scalars(sql, [ref.start for ref in refs], value))
+            starts = [ref.start for ref in refs]
+            is_local = spread.is_local
+            text = inner.shown(await with_values_of_scalars(sql, starts, value, is_local=is_local))
+            if text == inner.shown(sql):
+                rows = partial(self._rows, asked, whole)
+                text = inner.shown(await with_rows_of_joins(sql, starts, rows, is_local=is_local))
             if text != inner.shown(sql):
                 asked = replace(asked, sql=text)
                 return await self._planned(asked, failover) or (asked, (), Analysis(text, (), ()))
@@ -301,27 +309,50 @@ class DistributedSelects:
 
     async def _scalar(self, asked: Asked, settings: Mapping[str, str], subquery: Subquery) -> str | None:
         """What a subquery gives that stands alone; None for any other."""
-        asked = replace(asked, sql=subquery.select, format="TabSeparatedRaw")
+        question = partial(self._question, subquery.meaning)
+        answer = await self._asked_first(asked, settings, subquery.select, question)
+        return None if answer is None else literal(answer, most=MOST_IN_SHARDS)
+
+    async def _rows(self, asked: Asked, settings: Mapping[str, str], select: str) -> str | None:
+        """A subquery with the rows of a SELECT; None if they cannot be written, or are too many."""
+        columns: list[tuple[str, str]] = []
+
+        async def question(asked: Asked, sql: str) -> str:
+            columns.extend(await self._analyst.describe(asked)(sql))
+            return question_of_rows(sql, most=MOST_IN_SHARDS)
+
+        answer = await self._asked_first(asked, settings, select, question)
+        try:
+            return None if answer is None else rows_of(columns, literal(answer, most=MOST_IN_SHARDS))
+        except SqlError:
+            return None
+
+    async def _asked_first(
+        self, asked: Asked, settings: Mapping[str, str], select: str, question: Question
+    ) -> str | None:
+        """The answer to what `question` makes of a SELECT that chDB can run; None for one that does not stand
+        alone."""
+        asked = replace(asked, sql=select, format="TabSeparatedRaw")
         asked = with_settings(asked, settings)
         asked = replace(asked, settings={**asked.settings, **usual_answers(asked)})
         statement = parse_statement(asked.sql)
         failover = self.failover(asked, statement)
         try:
             prepared = await self.prepare(asked, statement, failover)
-            question = await self._question(asked, subquery.meaning, prepared.sql)
+            sql = await question(asked, prepared.sql)
             prepared = replace(
                 prepared, early=None, has_one_row=False, takes_settings=False, is_readonly=False
             )
             async with self._turn(failover):
                 with asked.session.left_open():
-                    answer = await prepared.run(prepared.with_key(question), is_harmless=True)
+                    answer = await prepared.run(prepared.with_key(sql), is_harmless=True)
         except SqlError as error:
             if error.code in (Code.UNKNOWN_IDENTIFIER, Code.NOT_IMPLEMENTED):
                 return None
             raise
-        return literal(answer.text, most=MOST_IN_SHARDS)
+        return answer.text
 
-    async def _question(self, asked: Asked, meaning: Meaning, select: str) -> str:
+    async def _question(self, meaning: Meaning, asked: Asked, select: str) -> str:
         if meaning is not Meaning.SET:
             return question_of(meaning, select)
         columns = len(await self._analyst.describe(asked)(select))

@@ -70,7 +70,7 @@ def _type_in_utc() -> str:
     return type_
 
 
-_ANSWERED = (
+ANSWERED = (
     f"toTypeName(v), isNull(v), ifNull(hex(toString(_CAST(v, {_type_in_utc()}))), ''), {_type_in_utc()}"
 )
 """The type of v, whether it is NULL, its text, and the type of that."""
@@ -163,7 +163,7 @@ def question_of(meaning: Meaning, select: str) -> str:
     format TabSeparatedRaw."""
     if meaning is Meaning.EXISTENCE:
         select = f"SELECT count() > 0 FROM (SELECT 1 FROM ({select}) LIMIT 1)"
-    return f"SELECT {_ANSWERED} FROM (SELECT ({select}) AS v)"
+    return f"SELECT {ANSWERED} FROM (SELECT ({select}) AS v)"
 
 
 def question_of_set(select: str, *, columns: int, with_nulls: bool) -> str:
@@ -174,7 +174,7 @@ def question_of_set(select: str, *, columns: int, with_nulls: bool) -> str:
         rows = "groupUniqArray(tuple(*))"
     elif with_nulls:
         rows = "arrayMap(one -> one.1, groupUniqArray(tuple(*)))"
-    return f"SELECT {_ANSWERED} FROM (SELECT {rows} AS v FROM ({select}))"
+    return f"SELECT {ANSWERED} FROM (SELECT {rows} AS v FROM ({select}))"
 
 
 def literal(answer: str, *, most: int) -> str:
