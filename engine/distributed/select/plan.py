@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from engine.distributed.select import pushing
+from engine.distributed.select.array_joins import are_subcolumns_beside_array_join
 from engine.distributed.select.asterisks import names_columns_of_asterisks
 from engine.distributed.select.model import RemoteSelect, ShardSource, SourceColumn, TooLong, structure_of
 from engine.distributed.select.on_shards import USUAL, Spread, on_shards
@@ -65,6 +66,8 @@ class Analysis:
     """The statement of `phases` is a SELECT that ends with it, without clauses about its output."""
     is_understood: bool = True
     """ClickHouse's analysis took the statement."""
+    needs_tables: bool = False
+    """What stands in the places has to be like a table, which a subquery is not: see `array_joins`."""
 
     @property
     def reads(self) -> Iterator[RemoteSelect]:
@@ -125,7 +128,10 @@ async def analyse_select(
     )
     repeatable = is_repeatable(template.text, tree, places=len(template.slots))
     takes_settings = phases is not None and not begin and not _rest(template.text).strip()
-    return Analysis(template.text, columns, choices, phases, repeatable, takes_settings)
+    needs_tables = are_subcolumns_beside_array_join(tree, template.slots)
+    return Analysis(
+        template.text, columns, choices, phases, repeatable, takes_settings, needs_tables=needs_tables
+    )
 
 
 async def _spread(
@@ -183,7 +189,8 @@ async def _filled(analysis: Analysis, sources: Sequence[ShardSource]) -> Plan:
                     ) from None
                 continue
             chosen.append(read)
-            expressions.append(_with_all_columns(columns, read, expression))
+            whole = _with_all_columns(columns, read, expression)
+            expressions.append(f"view{whole}" if analysis.needs_tables else whole)
             break
     # What is made of each shard's rows may read other tables.
     expressions = [fill_places(expression, expressions) for expression in expressions]

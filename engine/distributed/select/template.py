@@ -278,8 +278,9 @@ def _candidate(cursor: Cursor, first: int, ref: Reference) -> Candidate:
     at = _behind(cursor, first, ref)
     behind, _ = _alias(cursor, at, "")
     called = literal_value(cursor.tokens[behind - 1]) if behind > at else ref.alias
-    columns = frozenset(column.name for column in (*ref.table.columns, *ref.table.virtuals))
-    return Candidate(first, frozenset({called, ref.alias} - {""}), columns)
+    columns = [column.name for column in (*ref.table.columns, *ref.table.virtuals)]
+    of_nested = [name.partition(".")[0] for name in columns]
+    return Candidate(first, frozenset({called, ref.alias} - {""}), frozenset([*columns, *of_nested]))
 
 
 def _alias(cursor: Cursor, at: int, own: str) -> tuple[int, str]:

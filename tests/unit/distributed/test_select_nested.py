@@ -1,0 +1,70 @@
+"""Columns with parts, Nested and Tuple, over shards: the answer is that of one table that holds all rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.unit.distributed.test_select_shapes import SHARDS, Bench, bench
+
+pytestmark = pytest.mark.slow
+
+__all__ = ["bench"]
+
+COLUMNS = {
+    "id": "UInt64",
+    "arr": "Array(UInt8)",
+    "tup": "Tuple(x Int64, y String)",
+    "js": "JSON",
+    "any": "Variant(String, UInt64)",
+    "n.x": "Array(UInt8)",
+    "n.y": "Array(String)",
+}
+
+
+@pytest.fixture(scope="module")
+def nested(bench: Bench) -> Iterator[Bench]:
+    bench.tables["parts"] = COLUMNS
+    listed = ", ".join(f"`{name}` {type_}" for name, type_ in COLUMNS.items())
+    for database in ("one", "s1", "s2", "s3"):
+        bench.ask(f"CREATE TABLE parts ({listed}) ENGINE = ReplacingMergeTree ORDER BY id", database)
+    bench.ask(
+        "INSERT INTO parts SELECT number, range(number % 4), (number + 100, toString(number)), "
+        "CAST(concat('{\"p\": ', toString(number), '}'), 'JSON'), number, "
+        "range(number % 3), arrayMap(i -> concat('y', toString(i)), range(number % 3)) FROM numbers(30)"
+    )
+    for n in range(1, SHARDS + 1):
+        bench.ask(f"INSERT INTO s{n}.parts SELECT * FROM one.parts WHERE id % {SHARDS} = {n - 1}")
+    yield bench
+    del bench.tables["parts"]
+
+
+ARRAY_JOINS = """
+SELECT id, n.x, tup.x FROM parts ARRAY JOIN n ORDER BY id, n.x
+SELECT id, arr, js.p, any.UInt64 FROM parts ARRAY JOIN arr WHERE tup.x > 110 ORDER BY id, arr
+SELECT arr, count(), sum(tup.x) FROM parts LEFT ARRAY JOIN arr GROUP BY arr ORDER BY arr
+SELECT *, parts.tup.x FROM parts ARRAY JOIN n.x WHERE id < 9 ORDER BY id, n.x
+SELECT a.id, b.tup.x FROM parts AS a JOIN parts AS b ON a.id = b.id + 1 ARRAY JOIN a.arr ORDER BY ALL
+SELECT id FROM parts ARRAY JOIN arr WHERE tup.y IN (SELECT tup.y FROM parts WHERE id < 9) ORDER BY id
+"""
+
+
+@pytest.mark.parametrize("sql", ARRAY_JOINS.strip().splitlines())
+def test_parts_of_columns_are_read_beside_array_join(nested: Bench, sql: str) -> None:
+    """Of a subquery ClickHouse gives n.x for tup.x, or error 44."""
+    text, _ = nested.distributed(sql)
+    assert nested.ask(text) == nested.ask(sql)
+
+
+PREWHERES = """
+SELECT id FROM parts JOIN (SELECT id FROM people) AS p USING id PREWHERE length(n.x) = 2 ORDER BY id
+SELECT p.id FROM parts AS a JOIN parts AS p ON a.id = p.id + 1 PREWHERE p.n.y = ['y0'] ORDER BY p.id
+SELECT id FROM parts FINAL JOIN (SELECT id FROM people) AS p USING id PREWHERE n.x = [0, 1] ORDER BY id
+"""
+
+
+@pytest.mark.parametrize("sql", PREWHERES.strip().splitlines())
+def test_prewhere_of_a_join_is_about_the_table_that_has_the_nested_column(nested: Bench, sql: str) -> None:
+    text, _ = nested.distributed(sql)
+    assert nested.ask(text) == nested.ask(sql)
