@@ -12,7 +12,9 @@ from engine.node.statement import Asked
 from engine.setting_values import number_of
 from engine.sql.settings_clauses import settings_of_text
 
+UNLIMITED = {"max_result_bytes": "0", "max_result_rows": "0"}
 _OF_ANSWERS = {
+    **UNLIMITED,
     "additional_result_filter": "",
     "extremes": "0",
     "limit": "0",
@@ -23,10 +25,10 @@ _OF_ANSWERS = {
 
 def usual_answers(asked: Asked) -> dict[str, str]:
     """Settings for a question that the node asks with those of a client's request: the answer has its rows,
-    and nothing else. A user who may only read changes no setting."""
+    and nothing else. A user with `readonly = 1` changes no setting."""
     told = {**asked.session.settings, **asked.settings}
     others = {name: usual for name, usual in _OF_ANSWERS.items() if told.get(name, usual) != usual}
-    return {} if asked.session.is_readonly else others
+    return others if asked.session.takes_settings else {}
 
 
 def settings_of(asked: Asked) -> Mapping[str, str]:

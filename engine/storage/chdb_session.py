@@ -250,12 +250,14 @@ class ChdbSession:
             elapsed_s=result.elapsed(),
         )
 
-    def clone(self, *, for_text: str = "", needs_database: bool = True) -> ChdbSession:
-        """A one-shot session with the same database, settings and readonly mode, without temporary tables.
-        It takes `for_text`, which the node has written, however long that is. What names all databases
-        does not need the current one, which may be gone: chDB would refuse the session (81)."""
+    def clone(
+        self, *, for_text: str = "", needs_database: bool = True, settings: Mapping[str, str] | None = None
+    ) -> ChdbSession:
+        """A one-shot session with the same database, settings but for `settings`, and readonly mode, without
+        temporary tables. It takes `for_text`, which the node has written, however long that is. What names
+        all databases does not need the current one, which may be gone: chDB would refuse the session (81)."""
         local = self._local
-        settings = {**local.settings, "readonly": local.readonly}
+        settings = {**local.settings, **(settings or {}), "readonly": local.readonly}
         if len(for_text) > LONG_TEXT or (for_text and MAX_QUERY_SIZE in settings):
             settings[MAX_QUERY_SIZE] = "0"
         database = local.database if needs_database else ""

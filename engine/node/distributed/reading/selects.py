@@ -32,7 +32,7 @@ from engine.distributed.select.template import (
 )
 from engine.errors import Code, SqlError
 from engine.names import HostId, quote_identifier, quote_string
-from engine.node.asked_settings import flag, settings_of, usual_answers
+from engine.node.asked_settings import UNLIMITED, flag, settings_of, usual_answers
 from engine.node.distributed.definitions.guard import check_merge
 from engine.node.distributed.definitions.kept_expressions import check_kept
 from engine.node.distributed.functions.constant_arguments import with_constants
@@ -266,7 +266,9 @@ class DistributedSelects:
             check_merge(sql, await self._tables.names(), asked.current_database)
             return None
         refs, names = found
-        asked = with_types(asked, [column.type for ref in refs for column in ref.table.columns])
+        types = [column.type for ref in refs for column in ref.table.columns]
+        if not asked.session.is_readonly:
+            asked = with_types(asked, types)
         whole = settings_of_statement(asked, sql)
         spread = self._spread(whole, sql, refs)
         if spread is not USUAL:
@@ -293,6 +295,7 @@ class DistributedSelects:
             template = make_template(sql, refs, databases=databases)
             if asked.session.is_readonly:
                 asked = await self._as_reader(asked, template, [names.get(ref.start, "") for ref in refs])
+                asked = with_types(asked, types)
             analysis = await self._analysed(asked, template, whole, spread)
             if template.asks_servers and not analysis.is_understood:
                 # Such as `SELECT hostName(), count()`, where a column would have to be in GROUP BY.
@@ -424,7 +427,7 @@ class DistributedSelects:
             [_without_rows(slot, table) for slot, table in zip(template.slots, tables, strict=True)]
         )
         check = "EXPLAIN QUERY TREE " + without_output_clauses(text[select_begins(text) :])
-        session = asked.session.clone(for_text=check)
+        session = asked.session.clone(for_text=check, settings=UNLIMITED)
         try:
             await session.query(check, format="Null", params=asked.params, scope=scope_of(asked))
         finally:
@@ -456,4 +459,4 @@ def _without_rows(slot: Slot, table: str) -> str:
         f"defaultValueOfTypeName({quote_string(column.type)}) AS {quote_identifier(column.name)}"
         for column in slot.columns
     )
-    return f"(SELECT {columns} FROM {table} LIMIT 0)"
+    return f"view(SELECT {columns} FROM {table} LIMIT 0)"  # see `array_joins`
