@@ -167,6 +167,15 @@ def test_create_as_another_table_takes_its_definition() -> None:
             "INSERT INTO t SETTINGS async_insert = 1, a = 'x' SELECT t.a FROM t",
             "INSERT INTO `s`.`x` SETTINGS async_insert = 0, a = 'x' SELECT t.a FROM t",
         ),
+        (
+            "INSERT INTO d.t (t.* EXCEPT (a, t), `d`.t.b, t.COLUMNS('t.x')) SELECT t.a FROM t",
+            "INSERT INTO `s`.`x` (* EXCEPT (a, t), b, COLUMNS('t.x')) SELECT t.a FROM t",
+        ),
+        ("INSERT INTO t (d.t.a, t.t.b, t) VALUES (1)", "INSERT INTO `s`.`x` (a, t.b, t) VALUES (1)"),
+        ("INSERT INTO d.t (e.t.a, n.b) FORMAT CSV", "INSERT INTO `s`.`x` (e.t.a, n.b) FORMAT CSV"),
+        ("INSERT INTO t (SELECT t.a FROM t)", "INSERT INTO `s`.`x` (SELECT t.a FROM t)"),
+        ("INSERT INTO t (a, t.", "INSERT INTO `s`.`x` (a, "),
+        ("INSERT INTO t (a, (b SELECT 1", "INSERT INTO `s`.`x` (a, (b SELECT 1"),
     ],
 )
 def test_an_insert_goes_into_the_stage_and_never_waits_there(sql: str, expected: str) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from engine.names import TableName
 from engine.sql.cursor import Cursor
 from engine.sql.edit import Edit, apply_edits
 from engine.sql.parse import draft_of
 from engine.sql.settings_clauses import TextSetting, settings_in
+from engine.sql.tokens import literal_value
 
 _FORCED_OFF = ("async_insert", "parts_to_delay_insert", "parts_to_throw_insert")
 """What may not be left to a text of the user: rows have to be in the table when the INSERT ends, and how many
@@ -41,7 +44,8 @@ class InsertSql:
                 if d.word in _SELECTS:
                     return start
                 d.at -= 1
-                d.skip_brackets()
+                if not d.skip_brackets():
+                    return None  # it never closes
             else:
                 return start if d.word in _SELECTS else None
         return None
@@ -67,9 +71,42 @@ class InsertSql:
         """Of all SETTINGS clauses outside brackets; strings without their quotes."""
         return {setting.name: setting.value for setting in self._settings}
 
+    def _qualifiers(self) -> list[Edit]:
+        """Edits that take the table's own name from columns: `INSERT INTO db.t (t.* EXCEPT (a), db.t.b)`."""
+        d, table = self._draft, self._draft.refs[0].name
+        at = next((i for i, token in enumerate(d.tokens) if token.start >= d.refs[0].end), len(d.tokens))
+        if d.words[at : at + 1] != ["("] or d.words[at + 1 : at + 2] in ([word] for word in _SELECTS):
+            return []
+        edits = []
+        d.at = at + 1
+        while not d.at_end and d.word != ")":
+            begin = d.at
+            parts = []
+            while not d.at_end and d.token.is_name and d.words[d.at + 1 : d.at + 2] == ["."]:
+                parts.append(literal_value(d.token))
+                d.at += 2
+            named = next((n for n in (1, 2) if _is_table(parts[:n], table)), 0)
+            if named:
+                edits.append(Edit(d.tokens[begin].start, d.tokens[begin + 2 * named - 1].end, ""))
+            while not d.at_end and d.word not in (")", ","):
+                if not d.skip_brackets():
+                    d.at += 1  # also over one that never closes
+            d.accept(",")
+        return edits
+
     def into(self, table: TableName) -> str:
         """The text with another table, run at once even if the text asks for `async_insert`."""
         ref = self._draft.refs[0]
-        edits = [Edit(ref.start, ref.end, table.quoted)]
+        edits = [Edit(ref.start, ref.end, table.quoted), *self._qualifiers()]
         edits += [setting.set_to("0") for setting in self._settings if setting.name in _FORCED_OFF]
         return apply_edits(self.sql, edits)
+
+
+def _is_table(parts: Sequence[str], table: TableName) -> bool:
+    """Whether names that stand before a column are the table's; its database may be the current one."""
+    match parts:
+        case [name]:
+            return name == table.table
+        case [database, name]:
+            return name == table.table and table.database in ("", database)
+    return False
