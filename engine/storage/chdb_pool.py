@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -29,6 +29,7 @@ from engine.storage.disk_reserve import DiskReserve
 from engine.storage.errors import sql_error, translated
 from engine.storage.idle_connections import IdleConnections
 from engine.storage.job import Job
+from engine.storage.late_tables import attach, hold_back
 from engine.storage.layout import LOCAL_DATABASE, ChdbSettings, prepare
 from engine.storage.native_blocks import of_revision
 from engine.storage.orphans import set_orphans_aside
@@ -87,7 +88,8 @@ class ChdbPool:
             with pool.disk_reserve.lent():
                 connection_string = prepare(path, settings or ChdbSettings(), pool.env)
                 set_orphans_aside(path)
-                await pool.control(lambda: pool._start(connection_string))
+                late = hold_back(path)
+                await pool.control(lambda: pool._start(connection_string, late))
         except SqlError as error:
             pool._threads.shutdown(wait=False)
             pool._readers.shutdown(wait=False)
@@ -107,14 +109,20 @@ class ChdbPool:
             raise
         return pool
 
-    def _start(self, connection_string: str) -> None:
+    def _start(self, connection_string: str, late: Sequence[Path]) -> None:
         chdb = load_chdb()  # not before a node really starts
         # With its own handlers a chDB that crashes hangs for minutes instead of ending the process.
         chdb.set_signal_handlers_enabled(False)
         register(chdb)
         self._connect = chdb.connect
         self._anchor = self._new_connection(connection_string)
-        self._anchor.query(f"DETACH DATABASE {LOCAL_DATABASE}")
+        anchor = self._anchor
+        anchor.query(f"DETACH DATABASE {LOCAL_DATABASE}")
+        try:
+            attach(late, lambda sql: translated(lambda: str(anchor.query(sql).bytes().decode())))
+        except SqlError:
+            anchor.close()
+            raise
         seen = self._anchor.query("SELECT version(), getSetting('max_threads')", "TSVRaw").bytes().decode()
         self._version, max_threads = seen.split()
         self._max_threads = int(max_threads)

@@ -1,0 +1,92 @@
+"""Tables that chDB cannot load at its start are attached right after it.
+
+A subquery in a CONSTRAINT or in `TTL … WHERE` is evaluated when the table is loaded. chDB loads tables before
+it has the database `system` and a query to evaluate it in, where a server has both: with one such table it
+would not start at all.
+
+Safety argument. (1) Before chDB starts, the flag of a permanently detached table (`t.sql.detached`) is put
+beside the table's file, with a text of our own: chDB's own flags, which users' DETACH … PERMANENTLY leaves,
+are empty and stay. (2) chDB starts without the table. (3) It is attached, by which chDB removes the flag. A
+crash at any point leaves our flag or none, and the next start goes on from there; nobody is served before
+(3). A table that cannot be attached ends the start, as one that cannot be loaded does. No definition and no
+data is touched.
+
+Source: ClickHouse's DatabaseOnDisk::detachTablePermanently, LocalServer::processConfig.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from engine.errors import SqlError
+from engine.names import TableName
+from engine.storage.layout import private_directory
+
+_FLAG = ".detached"
+_OURS = b"attached right after the start\n"
+_CLAUSE = re.compile(rb"^    CONSTRAINT .*(?:\n    [ )].*)*|^TTL .*(?:\n[ )].*)*", re.MULTILINE)
+"""As chDB writes them: a clause begins a line, and what belongs to it is indented more or begins with `)`."""
+_EVALUATED = re.compile(
+    rb"\n *(?:SELECT|WITH)\b|\b(?:system|information_schema)\.|\bhasColumnInTable\(", re.I
+)
+
+_DETACHED = (
+    "SELECT database, table, metadata_path FROM system.detached_tables ORDER BY ALL FORMAT JSONCompactEachRow"
+)
+
+
+def hold_back(path: Path) -> Sequence[Path]:
+    """Flag them before chDB starts on `path`; returns their files, as chDB names them. Raises OSError."""
+    held = []
+    ordinary = [each for each in path.glob("metadata/*") if each.is_dir() and not each.is_symlink()]
+    for file in [*path.glob("store/*/*/*.sql"), *(file for each in ordinary for file in each.glob("*.sql"))]:
+        flag = file.with_name(file.name + _FLAG)
+        content = file.read_bytes()
+        if not content.startswith(b"ATTACH TABLE ") or not _is_late(content):
+            continue
+        if not flag.exists():
+            _put(flag, private_directory(path) / "late_table")
+        elif flag.read_bytes() != _OURS:
+            continue
+        held.append(file.relative_to(path))
+    return held
+
+
+def attach(held: Sequence[Path], query: Callable[[str], str]) -> None:
+    """With chDB started. One may read another, so each is tried until none is left. Raises SqlError."""
+    if not held:
+        return
+    rows = [json.loads(row) for row in query(_DETACHED).splitlines()]
+    left = {TableName(database, table): file for database, table, file in rows if Path(file) in held}
+    while left:
+        errors: dict[TableName, SqlError] = {}
+        for table in left:
+            try:
+                query(f"ATTACH TABLE {table.quoted}")
+            except SqlError as failed:
+                errors[table] = failed
+        if len(errors) == len(left):
+            table, error = next(iter(errors.items()))
+            error.hint = (
+                f"Table {table} cannot be loaded. Its definition {left[table]} can be put right, or moved "
+                "away: the node starts without the table."
+            )
+            raise error
+        left = {table: left[table] for table in errors}
+
+
+def _is_late(definition: bytes) -> bool:
+    return any(_EVALUATED.search(clause) for clause in _CLAUSE.findall(definition))
+
+
+def _put(flag: Path, temporary: Path) -> None:
+    """Whole or not at all: an empty one would be a user's."""
+    with temporary.open("wb") as out:
+        out.write(_OURS)
+        out.flush()
+        os.fsync(out.fileno())
+    temporary.replace(flag)

@@ -1,0 +1,110 @@
+"""Tables whose definition has a subquery that is evaluated when they are loaded are there after a start."""
+
+from pathlib import Path
+
+import pytest
+
+from engine.errors import SqlError
+from engine.storage import ChdbPool
+
+pytestmark = pytest.mark.slow
+
+COLUMNS = "k UInt8, t DateTime"
+ENGINE = "ENGINE = MergeTree ORDER BY k"
+TTL = f"({COLUMNS}) {ENGINE} TTL t + INTERVAL 1 YEAR"
+LATE = {
+    "checked": f"({COLUMNS}, CONSTRAINT c CHECK (SELECT 1))",
+    "checked_by_numbers": f"({COLUMNS}, CONSTRAINT c CHECK k > (SELECT max(number) FROM numbers(3)))",
+    "assumed": f"({COLUMNS}, CONSTRAINT c ASSUME k > (SELECT 1), PROJECTION p (SELECT k, t ORDER BY t))",
+    "of `system`": f"{TTL} WHERE k IN system.one",
+    "by a subquery": f"{TTL} WHERE k IN (SELECT 1)",
+}
+
+
+def quoted(name: str) -> str:
+    return "`" + name.replace("`", "\\`") + "`"
+
+
+async def starts_with(path: Path, *statements: str) -> None:
+    pool = await ChdbPool.open(path)
+    for sql in statements:
+        await pool.query(sql)
+    await pool.close()
+
+
+def creates() -> list[str]:
+    engine = "ENGINE = MergeTree ORDER BY k"
+    return [
+        f"CREATE TABLE {quoted(name)} {text}{'' if 'ENGINE' in text else engine}"
+        for name, text in LATE.items()
+    ]
+
+
+async def test_they_are_there_with_their_rows_at_every_start(tmp_path: Path) -> None:
+    # chDB cannot evaluate a subquery of a CHECK for rows.
+    filled = [quoted(name) for name in LATE if not name.startswith("checked")]
+    await starts_with(
+        tmp_path, *creates(), *(f"INSERT INTO {name} VALUES (9, '2100-01-01')" for name in filled)
+    )
+    for _ in range(2):
+        pool = await ChdbPool.open(tmp_path)
+        names = (await pool.query("SELECT name FROM system.tables WHERE database = 'default'")).text
+        assert set(names.splitlines()) == set(LATE)
+        for name in filled:
+            assert (await pool.query(f"SELECT k FROM {name}")).text == "9\n"
+        assert (await pool.query("SELECT count() FROM system.detached_tables")).text == "0\n"
+        await pool.close()
+
+
+async def test_one_that_reads_another_comes_after_it(tmp_path: Path) -> None:
+    await starts_with(
+        tmp_path,
+        "CREATE TABLE z (k UInt8, CONSTRAINT c ASSUME k > (SELECT 1)) ENGINE = MergeTree ORDER BY k",
+        "INSERT INTO z VALUES (5)",
+        "CREATE TABLE a (k UInt8, CONSTRAINT c ASSUME k > (SELECT max(k) + (SELECT 1) FROM z)) "
+        "ENGINE = MergeTree ORDER BY k",
+    )
+    await starts_with(tmp_path, "INSERT INTO a VALUES (7)")
+
+
+async def test_a_start_that_was_killed_before_they_were_attached_is_made_good(tmp_path: Path) -> None:
+    await starts_with(tmp_path, *creates())
+    for file in tmp_path.glob("store/*/*/*.sql"):
+        file.with_name(f"{file.name}.detached").write_text("attached right after the start\n")
+    await starts_with(tmp_path, *(f"SELECT count() FROM {quoted(name)}" for name in LATE))
+
+
+async def test_they_may_be_in_an_ordinary_database(tmp_path: Path) -> None:
+    """As a replica's recovery makes them for what it puts aside."""
+    pool = await ChdbPool.open(tmp_path)
+    settings = {"allow_deprecated_database_ordinary": "1"}
+    await pool.query("CREATE DATABASE `o.p` ENGINE = Ordinary", settings=settings)
+    await pool.query(f"CREATE TABLE `o.p`.t {LATE['by a subquery']}")
+    await pool.close()
+    await starts_with(tmp_path, "SELECT k FROM `o.p`.t")
+
+
+async def test_what_somebody_detached_for_good_stays_detached(tmp_path: Path) -> None:
+    await starts_with(tmp_path, *creates(), "DETACH TABLE checked PERMANENTLY")
+    pool = await ChdbPool.open(tmp_path)
+    assert (
+        await pool.query("SELECT table, is_permanently FROM system.detached_tables")
+    ).text == "checked\t1\n"
+    await pool.query("ATTACH TABLE checked")
+    await pool.close()
+
+
+async def test_one_that_cannot_be_attached_ends_the_start_until_it_is_moved_away(tmp_path: Path) -> None:
+    await starts_with(
+        tmp_path,
+        "CREATE TABLE read (k UInt8) ENGINE = Memory",
+        f"CREATE TABLE t (k UInt8, CONSTRAINT c CHECK k > (SELECT max(k) FROM read)) {ENGINE}",
+        "DROP TABLE read",
+    )
+    [file] = tmp_path.glob("store/*/*/t.sql")
+    with pytest.raises(SqlError) as caught:
+        await ChdbPool.open(tmp_path)
+    assert caught.value.code == 60
+    assert str(file.relative_to(tmp_path)) in caught.value.hint
+    file.rename(tmp_path / "moved.sql")
+    await starts_with(tmp_path)
