@@ -263,6 +263,31 @@ def test_what_cannot_be_is_refused_with_clickhouses_code(three: Three) -> None:
     assert len(three.digests(d)) == 1
 
 
+def test_an_alter_whose_mutation_fails_on_one_replica_is_done_there_too(three: Three) -> None:
+    """Repeated for the failed mutation it would fail for its definition, and the table be moved aside."""
+    d = three.database()
+    n1, n3 = three.n1, three.n3
+    n1.query(f"CREATE TABLE {d}.t (k UInt64, v String) ENGINE = MergeTree ORDER BY k")
+    n1.query(f"INSERT INTO {d}.t VALUES (1, '1')")
+    n3.query(f"INSERT INTO {d}.t VALUES (3, 'three')")
+    n1.query(f"ALTER TABLE {d}.t MODIFY COLUMN v UInt64, ADD COLUMN w Int8")
+    three.same(DEFINITIONS.format(d))
+    eventually(lambda: len(three.digests(d)), 1)
+    unfinished = f"SELECT mutation_id FROM system.mutations WHERE database = '{d}' AND NOT is_done"
+    assert n1.query(unfinished) == ""
+    [mutation] = n3.query(unfinished).split()
+
+    for change in ("RENAME COLUMN v TO new", "DROP COLUMN IF EXISTS `v`"):
+        refused(n3.post(f"ALTER TABLE {d}.t {change}"), 36, f"mutation with ID '{mutation}'")
+    assert three.same(f"SELECT name FROM system.columns WHERE database = '{d}'") == "k\nv\nw\n"
+    n3.query(f"ALTER TABLE {d}.t ADD COLUMN x Int8")
+    n3.query(f"KILL MUTATION WHERE database = '{d}' AND mutation_id = '{mutation}'")
+    n3.query(f"ALTER TABLE {d}.t DROP COLUMN v")
+    three.same(DEFINITIONS.format(d))
+    assert n3.query(f"SELECT k FROM {d}.t") == "3\n"
+    assert f"{d}_broken_tables" not in n3.query("SHOW DATABASES").split()
+
+
 def test_a_node_that_was_away_and_one_that_is_new_get_everything(three: Three) -> None:
     d = three.database(three.n1, three.n2)
     n1, n2, n3 = three.n1, three.n2, three.n3
