@@ -122,6 +122,9 @@ def test_what_one_node_creates_is_on_all(three: Three) -> None:
 DEFINITIONS = "SELECT name, uuid, create_table_query FROM system.tables WHERE database = '{}' ORDER BY name"
 
 
+SHOWN = "SELECT name, create_table_query FROM system.tables WHERE database = '{}' ORDER BY name"
+
+
 @pytest.mark.extended
 def test_every_kind_of_definition_is_the_same_on_all(three: Three) -> None:
     d = three.database()
@@ -261,6 +264,41 @@ def test_what_cannot_be_is_refused_with_clickhouses_code(three: Three) -> None:
         assert node.query(f"SYSTEM SYNC DATABASE REPLICA {d}") == ""
     n1.query(f"CREATE TABLE {d}.fine (k Int8) ENGINE = Memory")
     assert len(three.digests(d)) == 1
+
+
+def test_a_table_made_like_one_that_only_the_initiator_has_is_on_all(three: Three) -> None:
+    d = three.database()
+    n1 = three.n1
+    n1.query("CREATE DATABASE likes")
+    n1.query(
+        "CREATE TABLE likes.t (k UInt8, s String DEFAULT 'a', n Nested(x UInt8), INDEX i s TYPE minmax, "
+        "CONSTRAINT c CHECK k < 100, PROJECTION p (SELECT k ORDER BY s)) ENGINE = MergeTree ORDER BY k",
+        flatten_nested="0",
+    )
+    n1.query("CREATE VIEW likes.v AS SELECT 1 AS a, 'x' AS b")
+    n1.query("INSERT INTO likes.t (k) VALUES (1)")
+    for number, made in enumerate(
+        (
+            "AS likes.t",
+            "AS likes.t ENGINE = MergeTree ORDER BY k",
+            "AS likes.t ENGINE = ReplicatedMergeTree ORDER BY k",
+            "ENGINE = Log AS likes.t COMMENT 'AS likes.t'",
+            "ENGINE = Memory AS likes.v",
+            "AS likes.v ENGINE = Memory",
+            "ENGINE = Memory COMMENT 'none' EMPTY AS SELECT k, n FROM likes.t JOIN likes.v ON k = a",
+            "AS merge('likes', '^t')",
+        ),
+        start=1,
+    ):
+        n1.query(f"CREATE TABLE {d}.t{number} {made}")
+    shown = dict(line.split("\t") for line in three.same(SHOWN.format(d)).splitlines())
+    assert [name for name, create in shown.items() if "PROJECTION p" in create] == ["t1", "t2", "t3"]
+    assert [name for name, create in shown.items() if "CONSTRAINT c" in create] == ["t1", "t2", "t3", "t4"]
+    nested = [name for name, create in shown.items() if "`n` Nested(x UInt8)" in create]
+    assert nested == ["t1", "t2", "t3", "t4", "t7", "t8"]
+    eventually(lambda: len(three.digests(d)), 1)
+    assert len(three.children(f"/databases/{d}/metadata")) == len(shown) == 8
+    n1.query("DROP DATABASE likes")
 
 
 def test_an_alter_whose_mutation_fails_on_one_replica_is_done_there_too(three: Three) -> None:

@@ -20,6 +20,7 @@ from engine.node.databases.running import ReplicatedDatabases
 from engine.node.databases.show import DatabasesView
 from engine.node.databases.statements import DatabaseStatements
 from engine.node.databases.system_tables import ClusterFacts, DatabaseReplicasTable
+from engine.node.databases.table_columns import TableColumns
 from engine.node.databases.texts import SchemaTexts
 from engine.node.distributed.assembly import DistributedNode
 from engine.node.replicated.assembly import ReplicatedNode
@@ -68,7 +69,7 @@ class DatabasesNode:
             identity=identity,
             topology=topology,
         )
-        self.statements = DatabaseStatements(self.databases, env)
+        self.statements = DatabaseStatements(self.databases, TableColumns(local, env), env)
         self.cluster_facts = ClusterFacts(self.databases)
         replicated.macros_from(self.databases.macros_of)
         replicated.on_altered = self._altered

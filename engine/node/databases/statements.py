@@ -27,6 +27,7 @@ from engine.node.databases.routing import Way, check_statement, concerns_objects
 from engine.node.databases.running import ReplicatedDatabases, RunningDatabase
 from engine.node.databases.show import ShowDatabase
 from engine.node.databases.system_commands import DatabaseCommands
+from engine.node.databases.table_columns import AS_THEY_ARE, TableColumns
 from engine.node.databases.view_columns import with_columns, with_columns_for_others
 from engine.node.hosts_answer import HostsAnswer
 from engine.node.replicated.definitions.definition_sql import Definition
@@ -67,8 +68,9 @@ _NOT_SHIPPED = frozenset(
 class DatabaseStatements:
     """Asked before any other handler."""
 
-    def __init__(self, databases: ReplicatedDatabases, env: Env) -> None:
+    def __init__(self, databases: ReplicatedDatabases, columns: TableColumns, env: Env) -> None:
         self._databases = databases
+        self._columns = columns
         self._env = env
         self._show = ShowDatabase(databases.catalog)
         self._commands = DatabaseCommands(databases)
@@ -187,7 +189,10 @@ class DatabaseStatements:
         check_statement(sql, statement, detaches_permanently=permanently)
         if statement.kind.value.startswith("DETACH ") and "PERMANENTLY" not in sql.upper():
             sql = f"{sql} PERMANENTLY"
-        sql = self._with_definition(check_create(sql, settings))
+        sql = check_create(sql, settings)
+        defined = self._with_definition(sql)
+        if defined != sql:
+            sql, asked = defined, replace(asked, settings={**asked.settings, **AS_THEY_ARE})
         await asked.check_syntax()
         sql = await with_columns(asked, sql)
         asked = replace(asked, settings={**asked.settings, **output_settings(asked.sql)})
@@ -195,13 +200,17 @@ class DatabaseStatements:
         mode = OutputMode.parse(settings.get("distributed_ddl_output_mode", "throw"))
         timeout_s = number(settings, "distributed_ddl_task_timeout", DEFAULT_TIMEOUT_S)
         query = for_log(sql, self._env.new_uuid)
+        others = await with_columns_for_others(asked, for_others(query))
+        written_out = await self._columns.written_out(asked, others)
+        if written_out != others:
+            own |= AS_THEY_ARE
         here = asked.rewritten(from_log(query, database.name))
 
         async def execute(commit: Commit) -> None:
             await database.schema.execute_as_initiator(here, commit)
 
         entry = await database.core.submit(
-            await with_columns_for_others(asked, for_others(query)),
+            written_out,
             settings={name: value for name, value in own.items() if name not in _NOT_SHIPPED},
             initial_query_id=asked.query_id,
             execute=execute,

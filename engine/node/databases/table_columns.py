@@ -1,0 +1,118 @@
+"""The columns of a table that is made like something else, written into its CREATE in the log, as ClickHouse
+does it.
+
+The something else may be on the initiator only, or be another thing elsewhere. A replica that could not make
+the table would come to no later entry. The initiator makes it as the statement says.
+
+    AS other [ENGINE = …]          what chDB makes of it on an empty table: columns and constraints, also
+                                   indices and projections where the engine has them
+    EMPTY AS SELECT, AS function() the columns of the result
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+
+from engine.env import Env
+from engine.errors import SqlError
+from engine.names import TableName, quote_identifier, quote_string
+from engine.node.replicated.running.local_tables import LocalTables
+from engine.node.statement import Asked
+from engine.sql import StatementKind, TokenKind
+from engine.sql.cursor import Cursor, Role
+from engine.sql.draft import Draft
+from engine.sql.edit import Edit, apply_edits
+from engine.sql.lenient import LENIENT
+from engine.sql.parse import draft_of
+from engine.storage.layout import SCRATCH_DATABASE
+
+log = logging.getLogger(__name__)
+
+AS_THEY_ARE = {"flatten_nested": "0", "data_type_default_nullable": "0"}
+"""Columns that were written out are taken as they stand."""
+
+
+class TableColumns:
+    """Of tables that are about to be made."""
+
+    def __init__(self, local: LocalTables, env: Env) -> None:
+        self._local = local
+        self._env = env
+
+    async def written_out(self, asked: Asked, sql: str) -> str:
+        """`sql`, of the log, as the other replicas get it; unchanged if it names its columns or is filled, or
+        where they cannot be told: chDB is to say why."""
+        d = draft_of(sql)
+        if d.kind is not StatementKind.CREATE_TABLE or not d.refs:
+            return sql
+        at = d.at_offset(d.refs[0].end)
+        if d.words[at : at + 1] == ["UUID"]:
+            at += 2
+        if d.words[at : at + 1] == ["("]:
+            return sql
+        behind = d.tokens[at - 1].end
+        try:
+            other = next((ref for ref in d.refs[1:] if ref.role is Role.SOURCE), None)
+            if other is not None and _ends_with(d, d.at_offset(other.start), "AS"):
+                columns = await self._of_table(
+                    other.name, is_mergetree=(d.engine or "").endswith("MergeTree")
+                )
+                begin = d.tokens[d.at_offset(other.start) - 1].start
+                return apply_edits(sql, [Edit(behind, behind, columns), Edit(begin, other.end, "")])
+            if d.body is not None and _ends_with(d, d.body, "EMPTY", "AS"):
+                end = _comment_at(d)
+                columns = await _of_result(asked, f"({sql[d.tokens[d.body].start : end]}\n)")
+                select = Edit(d.tokens[d.body - 2].start, end, "")
+                return apply_edits(sql, [Edit(behind, behind, columns), select])
+            if d.words[at : at + 1] == ["AS"] and d.words[at + 2 : at + 3] == ["("]:
+                columns = await _of_result(asked, sql[d.tokens[at + 1].start : _comment_at(d)])
+                return apply_edits(sql, [Edit(behind, behind, columns)])
+        except SqlError as error:
+            log.info("databases.columns_not_told error=%s", error)
+        return sql
+
+    async def _of_table(self, table: TableName, *, is_mergetree: bool) -> str:
+        scratch = TableName(SCRATCH_DATABASE, f"as_{self._env.new_uuid().hex}")
+        engine = "MergeTree ORDER BY tuple()" if is_mergetree else "Null"
+        await self._local.run(f"CREATE DATABASE IF NOT EXISTS {SCRATCH_DATABASE} ENGINE = Memory")
+        await self._local.run(
+            f"CREATE TABLE {scratch.quoted} AS {table.quoted} ENGINE = {engine}", settings=LENIENT
+        )
+        try:
+            found = await self._local.named(scratch)
+        finally:
+            await self._local.run(f"DROP TABLE IF EXISTS {scratch.quoted} SYNC")
+        c = Cursor(found.create_query if found is not None else "")
+        c.skip_to("(")
+        begin = c.token.start
+        c.skip_brackets()
+        return f" {c.sql[begin : c.last_end]}"
+
+
+async def _of_result(asked: Asked, source: str) -> str:
+    found = await asked.session.clone().query(
+        f"DESCRIBE TABLE {source}", format="JSONCompactEachRow", params=asked.params, scope=asked.scope
+    )
+    rows = [json.loads(line) for line in found.data.decode("utf-8", "surrogateescape").splitlines()]
+    return f" ({', '.join(_column(*row[:5]) for row in rows)})"
+
+
+def _column(name: str, type_name: str, kind: str, default: str, comment: str) -> str:
+    """A function's result may have what a table's columns have."""
+    text = f"{quote_identifier(name)} {type_name}"
+    if kind:
+        text += f" {kind} {default}"
+    return f"{text} COMMENT {quote_string(comment)}" if comment else text
+
+
+def _ends_with(d: Draft, at: int, *words: str) -> bool:
+    """Whether these stand before a token."""
+    return d.words[at - len(words) : at] == list(words)
+
+
+def _comment_at(d: Draft) -> int:
+    """Where the COMMENT begins that ends the statement; its end without one."""
+    if d.words[-2:-1] == ["COMMENT"] and d.tokens[-1].kind is TokenKind.STRING:
+        return d.tokens[-2].start
+    return len(d.sql.rstrip("; \t\r\n"))
