@@ -315,6 +315,15 @@ def test_statements_side_by_side_run_as_if_each_stood_alone(pair: Pair) -> None:
     assert n1.query("SELECT zookeeper_path FROM system.replicas WHERE table = 'par'").endswith("par_too\n")
 
 
+def test_policies_on_a_replicated_table_are_chdbs(pair: Pair) -> None:
+    """It has no place for them, so there are none to drop."""
+    t = pair.table()
+    for name in (t, "system.one"):
+        pair.n1.query(f"DROP ROW POLICY IF EXISTS p ON {name}")
+        refused(pair.n1.post(f"DROP ROW POLICY p ON {name}"), 523)
+        refused(pair.n1.post(f"CREATE ROW POLICY p ON {name} USING 1"), 514)
+
+
 def test_create_or_replace_puts_a_new_replica_in_the_old_tables_place(pair: Pair) -> None:
     def replacing(columns: str, path: str, rest: str = "") -> str:
         return (

@@ -16,7 +16,11 @@ from engine.sql import AlterCommand, Statement, StatementKind
 _K = StatementKind
 _A = AlterCommand
 _READS_OR_NAMES = frozenset(
-    {_K.GRANT, _K.REVOKE, _K.BACKUP, _K.CREATE_TABLE, _K.CREATE_VIEW, _K.CREATE_MATERIALIZED_VIEW}
+    {
+        *(_K.GRANT, _K.REVOKE, _K.BACKUP, _K.CREATE_TABLE, _K.CREATE_VIEW, _K.CREATE_MATERIALIZED_VIEW),
+        *(_K.CREATE_ROW_POLICY, _K.ALTER_ROW_POLICY, _K.DROP_ROW_POLICY),
+        *(_K.CREATE_MASKING_POLICY, _K.ALTER_MASKING_POLICY, _K.DROP_MASKING_POLICY),
+    }
 )
 _PASSED_ON = frozenset({_K.ALTER_TABLE, _K.OPTIMIZE, _K.TRUNCATE_TABLE, _K.DELETE, _K.UPDATE})
 _OF_THE_VIEW = frozenset(
