@@ -276,6 +276,10 @@ def test_a_table_made_like_one_that_only_the_initiator_has_is_on_all(three: Thre
         flatten_nested="0",
     )
     n1.query("CREATE VIEW likes.v AS SELECT 1 AS a, 'x' AS b")
+    engine = "MergeTree ORDER BY k AS SELECT k, s FROM likes.t"
+    n1.query(f"CREATE MATERIALIZED VIEW likes.plain_view ENGINE = {engine}")
+    alone = three.database(n1)
+    n1.query(f"CREATE MATERIALIZED VIEW {alone}.view ENGINE = Replicated{engine}")
     n1.query("INSERT INTO likes.t (k) VALUES (1)")
     for number, made in enumerate(
         (
@@ -287,6 +291,8 @@ def test_a_table_made_like_one_that_only_the_initiator_has_is_on_all(three: Thre
             "AS likes.v ENGINE = Memory",
             "ENGINE = Memory COMMENT 'none' EMPTY AS SELECT k, n FROM likes.t JOIN likes.v ON k = a",
             "AS merge('likes', '^t')",
+            "AS likes.plain_view",
+            f"AS {alone}.view",
         ),
         start=1,
     ):
@@ -296,8 +302,10 @@ def test_a_table_made_like_one_that_only_the_initiator_has_is_on_all(three: Thre
     assert [name for name, create in shown.items() if "CONSTRAINT c" in create] == ["t1", "t2", "t3", "t4"]
     nested = [name for name, create in shown.items() if "`n` Nested(x UInt8)" in create]
     assert nested == ["t1", "t2", "t3", "t4", "t7", "t8"]
+    assert "ENGINE = MergeTree ORDER BY k" in shown["t9"]
+    assert "ENGINE = ReplicatedMergeTree(\\'/clickhouse/tables/{uuid}/{shard}\\'" in shown["t10"]
     eventually(lambda: len(three.digests(d)), 1)
-    assert len(three.children(f"/databases/{d}/metadata")) == len(shown) == 8
+    assert len(three.children(f"/databases/{d}/metadata")) == len(shown) == 10
     n1.query("DROP DATABASE likes")
 
 

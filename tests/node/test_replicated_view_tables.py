@@ -95,6 +95,7 @@ def test_statements_about_the_view_reach_its_table(pair: Pair) -> None:
     n1.query("TRUNCATE VIEW d.v3 SETTINGS alter_sync = 2")
     assert pair.same("SELECT count() FROM d.v3") == "0\n"
     refused(n1.post("ALTER TABLE d.v3 ADD COLUMN z Int8"), 48)
+    refused(n1.post("CREATE TABLE d.like3 AS d.v3"), 253, "of this node")
     refused(
         n1.post("CREATE OR REPLACE TABLE d.v3 (a Int8) ENGINE = MergeTree ORDER BY a"), 48, "DROP the old"
     )

@@ -28,9 +28,11 @@ from engine.node.databases.running import ReplicatedDatabases, RunningDatabase
 from engine.node.databases.show import ShowDatabase
 from engine.node.databases.system_commands import DatabaseCommands
 from engine.node.databases.table_columns import AS_THEY_ARE, TableColumns
+from engine.node.databases.texts import uuid_of
 from engine.node.databases.view_columns import with_columns, with_columns_for_others
 from engine.node.hosts_answer import HostsAnswer
 from engine.node.replicated.definitions.definition_sql import Definition
+from engine.node.replicated.definitions.view_definition import inner_name
 from engine.node.replicated.running.statements import done
 from engine.node.session_commands import trailing_settings
 from engine.node.statement import Answer, Asked
@@ -235,6 +237,8 @@ class DatabaseStatements:
         if definition.source is None:
             return sql
         text = self._databases.text_of(definition.source)
+        if text is not None and text.startswith("ATTACH MATERIALIZED VIEW ") and (uuid := uuid_of(text)):
+            text = self._databases.text_of(inner_name(definition.source, uuid))
         if text is None or not text.startswith("ATTACH TABLE "):
             return sql
         return definition.like(text)

@@ -55,9 +55,9 @@ class TableColumns:
         try:
             other = next((ref for ref in d.refs[1:] if ref.role is Role.SOURCE), None)
             if other is not None and _ends_with(d, d.at_offset(other.start), "AS"):
-                columns = await self._of_table(
-                    other.name, is_mergetree=(d.engine or "").endswith("MergeTree")
-                )
+                if d.engine is None:
+                    return sql  # it gets the other one's engine, too
+                columns = await self._of_table(other.name, is_mergetree=d.engine.endswith("MergeTree"))
                 begin = d.tokens[d.at_offset(other.start) - 1].start
                 return apply_edits(sql, [Edit(behind, behind, columns), Edit(begin, other.end, "")])
             if d.body is not None and _ends_with(d, d.body, "EMPTY", "AS"):

@@ -111,10 +111,14 @@ class CreateStatements:
         if definition.source is None:
             return None
         source = self._life.tables.find_for(asked, definition.source)
-        if source is None:
+        record = (
+            await own_table(self._life, definition.source.within(asked.current_database))
+            if source is None
+            else source.record
+        )
+        if record is None:
             return None
-        local = (await self._life.local.by_uuid([source.uuid]))[source.uuid]
-        record = source.record
+        local = (await self._life.local.by_uuid([record.uuid]))[record.uuid]
         shown = Definition(local.create_query).shown(
             record.shown_path, record.shown_replica, hidden=HIDDEN_SETTINGS, user=record.user_settings
         )
