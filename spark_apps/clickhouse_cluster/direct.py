@@ -9,8 +9,9 @@ Safety argument.
    while servers surely remember the tokens; after that the outcome is unknown.
 2. A block's token is made of job, task, shard and the block's number: every attempt of every run gives it the
    same one.
-3. Before a block is posted its digest is recorded under the token. An attempt that finds another digest there
-   ends before it posts. Of two attempts at the same time one finds the other's, at the latest.
+3. Before a block is posted its digest is recorded under the token, on the coordinator: the next run may post
+   to another replica of a shard, which knows the tokens as well. An attempt that finds another digest ends
+   before it posts. Of two attempts at the same time one finds the other's, at the latest.
 4. The post is one block to the server, and the table stores each partition of it once.
 5. The commit looks at all records: each token of the winners has one digest, and there are no others. Then it
    counts: a shard has at least what it had and what was posted; if it has more, no two new parts are equal.
@@ -38,7 +39,6 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from engine.errors import ConfigError, OnclusterError, UnknownOutcome
 from engine.names import TableName, quote_string
 from spark_apps.clickhouse_cluster import proof, records, staging
-from spark_apps.clickhouse_cluster.http import Server
 from spark_apps.clickhouse_cluster.moves import REMEMBERED_S, RowsMissing
 from spark_apps.clickhouse_cluster.records import Event, Mode, Plan, Progress, ShardPlan, Staged
 from spark_apps.clickhouse_cluster.replicas import require_equal_replicas
@@ -106,11 +106,10 @@ def begin_direct(job: Job) -> Job:
     if job.before is not Progress.NOTHING:
         return job
     _require_direct(job.target, job.mode)
-    for server in {shard.replica for shard in job.target.shards}:
-        server.execute(
-            f"CREATE TABLE IF NOT EXISTS {_POSTS.quoted} (job String, token String, digest String, "
-            "at DateTime DEFAULT now()) ENGINE = MergeTree ORDER BY (job, token) TTL at + INTERVAL 7 DAY"
-        )
+    job.coordinator.execute(
+        f"CREATE TABLE IF NOT EXISTS {_POSTS.quoted} (job String, token String, digest String, "
+        "at DateTime DEFAULT now()) ENGINE = MergeTree ORDER BY (job, token) TTL at + INTERVAL 7 DAY"
+    )
     begun = records.recorded(job.coordinator, job.key)[Event.BEGUN]
     if not begun:
         facts = {"at": int(time.time()), "clocks": _clocks(job.target), "before": _counts(job.target)}
@@ -179,8 +178,8 @@ class DirectAttempt(Attempt):
         block = Block(piece.shard, f"{job.key}-{self._task}-{piece.shard}-{number}", digest, piece.rows)
         line = {"job": job.key, "token": block.token, "digest": digest}
         sql = f"INSERT INTO {_POSTS.quoted} (job, token, digest) FORMAT JSONEachRow"
-        server.execute(sql, body=json.dumps(line).encode())
-        if _digests(server, job.key).get(block.token) != {digest}:
+        job.coordinator.execute(sql, body=json.dumps(line).encode())
+        if _digests(job, token=block.token) != {block.token: {digest}}:
             raise NotReproducible(
                 f"block {number} of task {self._task} for shard {piece.shard + 1} is another"
             )
@@ -202,12 +201,11 @@ def finish(job: Job, messages: Sequence[TaskPosted]) -> None:
         begun = records.recorded(job.coordinator, job.key)[Event.BEGUN][""]
         before, clocks = begun["before"], begun["clocks"]
         there = _counts(job.target)
+        ours, posted = {block.token: {block.digest} for block in blocks}, _digests(job)
+        if posted != ours:
+            other = sorted(token for token in posted | ours if posted.get(token) != ours.get(token))
+            raise NotReproducible(f"other blocks were posted: {', '.join(other[:5])}")
         for number, shard in enumerate(job.target.shards):
-            ours = {block.token: {block.digest} for block in blocks if block.shard == number}
-            posted = _digests(shard.replica, job.key, shard=number)
-            if posted != ours:
-                other = sorted(token for token in posted | ours if posted.get(token) != ours.get(token))
-                raise NotReproducible(f"shard {number + 1} was given other blocks: {', '.join(other[:5])}")
             rows = sum(block.rows for block in blocks if block.shard == number)
             if there[number] < before[number] + rows and job.target.keeps_every_row:
                 raise RowsMissing(
@@ -228,13 +226,15 @@ def finish(job: Job, messages: Sequence[TaskPosted]) -> None:
     records.record_done(job.coordinator, plan.job)
 
 
-def _digests(server: Server, job: str, *, shard: int | None = None) -> dict[str, set[str]]:
-    """By token, the digests under which a block of the job was posted."""
-    rows = server.rows(f"SELECT DISTINCT token, digest FROM {_POSTS.quoted} WHERE job = {quote_string(job)}")
+def _digests(job: Job, *, token: str = "") -> dict[str, set[str]]:
+    """By token, the digests under which a block of the job was posted; of one token, if it is given."""
+    one = f" AND token = {quote_string(token)}" if token else ""
+    rows = job.coordinator.rows(
+        f"SELECT DISTINCT token, digest FROM {_POSTS.quoted} WHERE job = {quote_string(job.key)}{one}"
+    )
     found: dict[str, set[str]] = {}
     for row in rows:
-        if shard is None or row["token"].split("-")[2] == str(shard):
-            found.setdefault(row["token"], set()).add(row["digest"])
+        found.setdefault(row["token"], set()).add(row["digest"])
     return found
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -31,7 +33,7 @@ def begin(servers: Servers, table: str, mode: Mode = Mode.APPEND) -> Job:
     return begin_direct(Job.begin(options, SCHEMA, mode))
 
 
-def post(job: Job, *, task: int = 0, rows: range = range(ROWS)) -> TaskPosted:
+def post(job: Job, *, task: int = 0, rows: Sequence[int] = range(ROWS)) -> TaskPosted:
     """One attempt of a task."""
     with DirectAttempt(job, ("a", "s"), task) as posting:
         for at in range(0, len(rows), 10):
@@ -102,6 +104,21 @@ def test_an_attempt_with_more_rows_than_the_winner_is_found_by_the_commit(nodes:
     post(job, rows=range(2 * ROWS))
     with pytest.raises(NotReproducible, match="other blocks"):
         direct.finish(job, [post(job)])
+
+
+def test_other_rows_than_those_that_a_replica_took_which_is_away_now_are_found(nodes: Servers) -> None:
+    """1. A driver has posted, and ends. 2. The replica of the second shard that took its rows goes away.
+    3. The driver is started again, and its frame has other rows for that shard, which the other replica would
+    drop for their tokens."""
+    (first, other), (alone,) = nodes.shards
+    before, after = (replace(nodes, shards=[[alone], left]) for left in ([first, other], [other]))
+    table = make_table(nodes)
+    post(begin(before, table))
+    other.execute(f"SYSTEM SYNC REPLICA {table}")
+    with pytest.raises(NotReproducible, match="for shard 2 is another"):
+        again = begin(after, table)
+        direct.finish(again, [post(again, rows=[a + ROWS * (a % 2) for a in range(ROWS)])])
+    assert is_once(nodes, table)
 
 
 def test_rows_that_vanished_are_noticed(nodes: Servers) -> None:
