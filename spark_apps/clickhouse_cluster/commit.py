@@ -15,8 +15,8 @@ Safety argument.
    Elsewhere a run first drops the tables of other runs, and waits until no statement uses them: a driver that
    was killed or slept leaves a commit that may go on, and from here on each of its moves fails.
 5. For some partitions at a time: the intent is recorded, with what allows to see later whether it was carried
-   out; one ALTER for each moves the partition (ATTACH or REPLACE … FROM, atomic for readers); the effects are
-   looked at; then they are recorded (see `moves`).
+   out; an ALTER moves them one after another (ATTACH or REPLACE … FROM, each atomic for readers); the effects
+   are looked at; then they are recorded (see `moves`).
    A table that was altered since 3 takes none of these parts: what is not moved yet is written once more
    (`altered`).
 6. When all shards have everything, each is looked at for rows that are too many (`proof`), and the replicas

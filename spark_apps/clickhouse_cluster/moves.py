@@ -4,7 +4,7 @@ Safety argument. For some partitions at a time:
 1. The intents are recorded, all or none, with what allows to see later whether they were carried out. They
    name the plan, as all records do: what was recorded of another one counts for nothing. That was proposed
    and not decided, or the job's id has been used before and its decision is forgotten.
-2. One ALTER for each partition moves it.
+2. One ALTER moves them, one after another: each is moved or not, and those before one that fails are moved.
 3. The effects are looked at.
 4. They are recorded, all or none. What is recorded is never touched again.
 A crash between any two of these is settled by the next run:
@@ -95,12 +95,12 @@ class Moves:
         rows = self.rows
         for some in _some(ids, except_for=self.recorded.get(Event.ATTACHED, {})):
             had = self._columns()
+            with_rows = [one for one in some if one in rows]
+            self._alter("REPLACE", with_rows)
             for partition_id in some:
-                if partition_id in rows:
-                    self._alter("REPLACE", partition_id)
-                else:
+                if partition_id not in rows:
                     self._empty(partition_id)
-            self._require_whole([one for one in some if one in rows], had)
+            self._require_whole(with_rows, had)
             there = self._counts()
             for partition_id in some:
                 found, expected = there.get(partition_id, 0), rows.get(partition_id, 0)
@@ -164,21 +164,20 @@ class Moves:
         hashes = {one: self._hashes(one, intents.get(one, {}), known) for one in ids}
         new = self._intents([one for one in ids if self._is_new(one, hashes[one], intents, known)], known)
         records.record(self.server, self.job, Event.INTENT, new)
-        for partition_id in ids:
-            if hashes[partition_id] <= known.hashes.get(partition_id, set()):
-                continue
+        absent = [one for one in ids if not hashes[one] <= known.hashes.get(one, set())]
+        for partition_id in absent:
             intent = intents.get(partition_id)
             if intent is not None and not self._is_remembered(intent, known):
                 found = self.before.get(partition_id, 0)
                 if found != int(str(intent["before"])):
                     raise self._unknown(partition_id, intent, found)
-            self._alter("ATTACH", partition_id)
+        self._alter("ATTACH", absent)
         known = self._blocks()
         for partition_id in ids:
-            absent = hashes[partition_id] - known.hashes.get(partition_id, set())
-            if absent:
+            missing = hashes[partition_id] - known.hashes.get(partition_id, set())
+            if missing:
                 all_of = len(hashes[partition_id])
-                raise self._missing(partition_id, f"{len(absent)} of {all_of} parts did not arrive")
+                raise self._missing(partition_id, f"{len(missing)} of {all_of} parts did not arrive")
         return known
 
     def _is_new(
@@ -211,7 +210,7 @@ class Moves:
         else:
             before = {str(block) for block in intent["blocks"]}  # type: ignore[attr-defined]  # from JSON
         expected = len(self.parts[partition_id])
-        self._alter("ATTACH", partition_id)
+        self._alter("ATTACH", [partition_id])
         if len(self._blocks().hashes.get(partition_id, set()) - before) < expected:
             raise self._equal(partition_id)
 
@@ -226,7 +225,7 @@ class Moves:
         elif there != int(str(intent["before"])) or block != intent.get("block", block):
             raise self._unknown(partition_id, intent, there)
         had = self._columns()
-        self._alter("ATTACH", partition_id)
+        self._alter("ATTACH", [partition_id])
         self._require_whole([partition_id], had, block=block)
         after = self._counts().get(partition_id, 0)
         if after < there + rows and self.target.keeps_every_row:
@@ -258,15 +257,18 @@ class Moves:
                 f"the job again, else record there that they are: {self._record_by_hand(partition_id)}.",
             )
 
-    def _alter(self, verb: str, partition_id: str) -> None:
+    def _alter(self, verb: str, ids: Sequence[str]) -> None:
+        if not ids:
+            return
         assert self.source is not None
-        partition = f"PARTITION ID {quote_string(partition_id)} FROM {self.source.quoted}"
-        self.server.execute(f"ALTER TABLE {self.target.table.quoted} {verb} {partition}")
+        source = self.source.quoted
+        moves = ", ".join(f"{verb} PARTITION ID {quote_string(one)} FROM {source}" for one in ids)
+        self.server.execute(f"ALTER TABLE {self.target.table.quoted} {moves}")
 
     def _empty(self, partition_id: str) -> None:
         """Replace a partition with nothing, while the source is there."""
         try:
-            self._alter("REPLACE", partition_id)
+            self._alter("REPLACE", [partition_id])
         except SqlError as error:
             if error.code != _REFUSED_FROM_NOTHING:
                 raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -31,11 +32,13 @@ def altered_in_the_middle(
     is moved then."""
     true_alter, calls, second = Moves._alter, itertools.count(), servers.shards[1][0]
 
-    def moving(moves: Moves, verb: str, partition_id: str) -> None:
-        if moves.server == second and next(calls) == 1:
-            for shard in servers.shards[only_there:]:
-                shard[0].execute(f"ALTER TABLE {table} {alter}")
-        true_alter(moves, verb, partition_id)
+    def moving(moves: Moves, verb: str, ids: Sequence[str]) -> None:
+        """One after another, as the server does it."""
+        for one in ids:
+            if moves.server == second and next(calls) == 1:
+                for shard in servers.shards[only_there:]:
+                    shard[0].execute(f"ALTER TABLE {table} {alter}")
+            true_alter(moves, verb, [one])
 
     patch.setattr(Moves, "_alter", moving)
 

@@ -30,13 +30,13 @@ TRUE_ALTER = Moves._alter
 TRUE_OWNERS = Splitter._owners
 
 
-def moved_twice(moves: Moves, verb: str, partition_id: str) -> None:
+def moved_twice(moves: Moves, verb: str, ids: Sequence[str]) -> None:
     for _ in range(2):
-        TRUE_ALTER(moves, verb, partition_id)
+        TRUE_ALTER(moves, verb, ids)
 
 
-def added_beside(moves: Moves, verb: str, partition_id: str) -> None:
-    TRUE_ALTER(moves, "ATTACH", partition_id)
+def added_beside(moves: Moves, verb: str, ids: Sequence[str]) -> None:
+    TRUE_ALTER(moves, "ATTACH", ids)
 
 
 def turned(splitter: Splitter, rows: Any) -> Any:
@@ -98,10 +98,11 @@ def test_rows_of_somebody_else_are_not_too_many(servers: Servers, monkeypatch: p
     table = make_table(place, replicated=False)
     job = begin(place, table)
 
-    def alter(moves: Moves, verb: str, partition_id: str) -> None:
-        values = f"SELECT toUInt32(1000 + number * 2 + {partition_id}), 'somebody' FROM numbers(7)"
-        moves.server.execute(f"INSERT INTO {table} {values}")
-        TRUE_ALTER(moves, verb, partition_id)
+    def alter(moves: Moves, verb: str, ids: Sequence[str]) -> None:
+        for one in ids:
+            values = f"SELECT toUInt32(1000 + number * 2 + {one}), 'somebody' FROM numbers(7)"
+            moves.server.execute(f"INSERT INTO {table} {values}")
+        TRUE_ALTER(moves, verb, ids)
 
     with monkeypatch.context() as patch:
         patch.setattr(Moves, "_alter", alter)

@@ -18,7 +18,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from engine.errors import OnclusterError, SqlError, Unavailable
+from engine.errors import OnclusterError, ReplyLost, SqlError, Unavailable
 from engine.names import TableName
 from engine.testing.local_cluster import Call, LocalCluster
 from spark_apps.clickhouse_cluster import records, staging
@@ -152,6 +152,33 @@ def test_a_driver_that_ended_in_the_middle_of_the_commit_goes_on(
     assert is_once(place, table)
     assert begin(place, table).before is Progress.DONE
     assert place.staging() == []
+
+
+@pytest.mark.parametrize("mode", few_first([Mode.APPEND, Mode.OVERWRITE_PARTITIONS], few=2), ids=str)
+def test_a_server_that_ends_between_two_moves_of_one_statement_gets_the_others_later(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch, mode: Mode
+) -> None:
+    """1. A server carries out the first of the moves that one statement asks for. 2. No reply comes. 3. The
+    load is started again."""
+    table = make_table(servers)
+    true_alter, moved = Moves._alter, list[Sequence[str]]()
+
+    def alter(moves: Moves, verb: str, ids: Sequence[str]) -> None:
+        true_alter(moves, verb, ids[:1])
+        moved.append(ids)
+        raise ReplyLost("cut")
+
+    job = begin(servers, table, mode=mode)
+    messages = [attempt(job, task=0, number=1)]
+    with monkeypatch.context() as patch:
+        patch.setattr(Moves, "_alter", alter)
+        with pytest.raises(ReplyLost):
+            finish(job, messages)
+    is_by_one = job.target.is_old and mode is Mode.APPEND
+    assert [len(ids) for ids in moved] == [1 if is_by_one else 2] * 2
+    finish(begin(servers, table, mode=mode), [])
+    assert is_once(servers, table)
+    assert servers.staging() == []
 
 
 def test_what_a_run_did_ahead_is_nothing_where_another_plan_is_decided(
