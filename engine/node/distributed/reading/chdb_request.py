@@ -28,8 +28,9 @@ _ALSO = (
 """Settings that need another one beside them, unless the user says something of that.
 
 To the query cache `url()` may answer differently every time, and rows that were asked for early stand beside
-a table of `system`, so it would refuse the statement (704, 719): it is run, and not kept. Rows that are read in the order of ORDER BY beside those of `url()` would not be counted.
-With parallel replicas chDB would have `url()` read by a cluster, and it knows none (701).
+a table of `system`, so it would refuse the statement (704, 719): it is run, and not kept. Rows that are read
+in the order of ORDER BY beside those of `url()` would not be counted. With parallel replicas chDB would have
+`url()` read by a cluster, and it knows none (701).
 """
 
 
