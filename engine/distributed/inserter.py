@@ -18,6 +18,7 @@ from engine.distributed.delivery import Block, Deliveries, Policy
 from engine.distributed.peers import Peer, PeerShard
 from engine.env import Env
 from engine.errors import Code, OnclusterError, SqlError, UnknownOutcome
+from engine.killable import ends_by_kill
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,8 @@ class ForegroundInsert:
     ) -> None:
         for block in blocks:
             try:
-                peer = await self._deliveries.to_any(peers, block, self._policy, until_s=until_s)
+                with ends_by_kill():
+                    peer = await self._deliveries.to_any(peers, block, self._policy, until_s=until_s)
             except OnclusterError as error:
                 progress.failure = error
                 return

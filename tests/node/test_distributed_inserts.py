@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from engine.testing.cluster_files import clusters_xml
 from engine.testing.local_cluster import blocking_cluster
 from tests.node.distributed_cluster import FOREGROUND, SHARDS, Cluster, refused
 from tests.node.http_client import HttpAt
+from tests.node.replicated_pair import eventually
 from tests.warm import warm
 
 pytestmark = pytest.mark.slow
@@ -620,3 +622,26 @@ def test_columns_are_renamed_when_nothing_waits_under_the_old_names(cluster: Clu
         assert refused(n1, f"ALTER TABLE {name}_d {change}").code == code
     n1.query(f"ALTER TABLE {name}_d CLEAR COLUMN w")  # nothing to clear here
     assert cluster.rows(name, "groupArray(w)") == [[], ["v!", "x!"]]
+
+
+@pytest.mark.parametrize("stopped", ["n4", "n2"])
+def test_who_waits_for_a_shard_is_killed_and_told_what_was_written(cluster: Cluster, stopped: str) -> None:
+    """The quorum of one shard, this node's own or the other, is not reached before its fetches go on."""
+    name = cluster.tables()
+    cluster.nodes[stopped].query(f"SYSTEM STOP FETCHES {name}")
+    query_id = f"stuck for {stopped}"
+    mine = f"WHERE query_id = '{query_id}'"
+    settings = {**FOREGROUND, "insert_quorum": "2", "insert_quorum_timeout": "600000", "query_id": query_id}
+    sql = f"INSERT INTO {name}_d SELECT number, '' FROM numbers(10)"
+    reached = f"SELECT count() FROM {name}"
+    others = "n3" if stopped == "n2" else "n1"
+    with ThreadPoolExecutor(1) as thread:
+        reply = thread.submit(lambda: cluster.n1.post(sql, **settings))
+        eventually(lambda: cluster.n1.query(f"SELECT count() FROM system.processes {mine}"), "1\n")
+        eventually(lambda: cluster.nodes[others].query(reached), "5\n")
+        cluster.n1.query(f"KILL QUERY {mine} SYNC")
+        answer = reply.result()
+    assert answer.code == 394
+    assert "Insertion status: Wrote " in answer.text
+    cluster.nodes[stopped].query(f"SYSTEM START FETCHES {name}")
+    eventually(lambda: cluster.rows(name, "count()"), [5, 5])
