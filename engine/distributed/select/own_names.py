@@ -1,7 +1,8 @@
 """`t.column` of a table that is read as `t AS x`: ClickHouse allows both names, a subquery has one only.
 
 The text becomes `x.column`, where nothing else can be meant: the table is read once, and no column, alias or
-name of another query is called like it.
+name of another query is called like it. So does the `t` of `SELECT * FROM t AS a JOIN t`, which is called
+`db.t` there.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from engine.sql.tokens import literal_value
 
 
 def own_name_edits(
-    cursor: Cursor, name: TableName, *, table: range, alias: str, columns: Sequence[str]
+    cursor: Cursor, name: TableName, *, tables: Collection[int], alias: str, columns: Sequence[str]
 ) -> list[Edit]:
-    """For the table `name` that stands in the tokens `table`, with what the text calls it, as it is written
-    there. `columns` are those of all tables."""
+    """For the table `name`, with what the text calls it, as it is written there. `tables` are the tokens that
+    are no columns, `columns` are those of all tables."""
     if name.table in columns:
         return []
     tokens, words = cursor.tokens, cursor.words
     edits = []
     for at, token in enumerate(tokens):
-        if at in table or not token.is_name or literal_value(token) != name.table:
+        if at in tables or not token.is_name or literal_value(token) != name.table:
             continue
         if words[at + 1 : at + 2] != ["."] or not _is_table(cursor, at, name):
             return []

@@ -215,7 +215,10 @@ def make_template(
         if is_in:
             text = f"(SELECT * FROM {text})"
         else:
-            behind, alias = _alias(cursor, at, _own_alias(cursor, ref, called_so, databases))
+            own = _own_alias(cursor, ref, called_so, databases)
+            if own != ref.alias and "*" not in words and _is_only_one_without_alias(cursor, ref, refs):
+                own = ref.alias  # else `t.column` of `FROM t AS a JOIN t` would mean nothing
+            behind, alias = _alias(cursor, at, own)
             modifiers, upto = _modifiers(cursor, behind)
             is_final = ref.is_final or "FINAL" in modifiers.upper()
             if (prewhere := of_joins.get(first)) is not None:
@@ -225,7 +228,12 @@ def make_template(
             if behind > at and ref.start in databases:
                 called = cursor.sql[tokens[behind - 1].start : tokens[behind - 1].end]
                 name, table = databases[ref.start], range(first, behind)
-                own_names += own_name_edits(cursor, name, table=table, alias=called, columns=all_columns)
+                own_names += own_name_edits(cursor, name, tables=table, alias=called, columns=all_columns)
+            elif own != ref.alias and _is_only_one_without_alias(cursor, ref, refs):
+                called = quote_identifier(own)
+                tables = [at for one in refs for at in _tokens_of(cursor, by_start[one.start], one)]
+                name = databases[ref.start]
+                own_names += own_name_edits(cursor, name, tables=tables, alias=called, columns=all_columns)
             at = behind
             if upto > at:
                 edits.append(Edit(tokens[at].start, tokens[upto - 1].end, ""))
@@ -274,6 +282,10 @@ def _behind(cursor: Cursor, first: int, ref: Reference) -> int:
     return next((i for i in range(first, len(tokens)) if tokens[i].start >= ref.end), len(tokens))
 
 
+def _tokens_of(cursor: Cursor, first: int, ref: Reference) -> range:
+    return range(first, _behind(cursor, first, ref))
+
+
 def _candidate(cursor: Cursor, first: int, ref: Reference) -> Candidate:
     at = _behind(cursor, first, ref)
     behind, _ = _alias(cursor, at, "")
@@ -306,6 +318,12 @@ def _own_alias(
     select = select_of(cursor, first)
     same = sum(select_of(cursor, at) == select for at in before) - 1
     return f"{databases[ref.start].database}." * same + ref.alias
+
+
+def _is_only_one_without_alias(cursor: Cursor, ref: Reference, refs: Sequence[Reference]) -> bool:
+    """Of the tables that are called so."""
+    same = [one for one in refs if one.alias == ref.alias and one is not ref]
+    return all(alias_behind(cursor.sql, one.end) for one in same)
 
 
 def _modifiers(cursor: Cursor, at: int) -> tuple[str, int]:

@@ -221,7 +221,7 @@ def _whole_names(sql: str, views: Sequence[tuple[NameRef, TableName]]) -> list[E
         alias = alias_behind(sql, ref.end)
         if alias and [one for _, one in views].count(name) == 1:
             within = range(cursor.at_offset(ref.start), cursor.at_offset(ref.end))
-            edits += own_name_edits(cursor, name, table=within, alias=quote_identifier(alias), columns=())
+            edits += own_name_edits(cursor, name, tables=within, alias=quote_identifier(alias), columns=())
     taken = [(ref.start, ref.end) for ref, _ in views]
     return edits + database_edits(cursor, [name for _, name in views], taken)
 

@@ -105,3 +105,6 @@ SELECT COLUMNS('^n') APPLY x -> id, events.* EXCEPT (tags) APPLY x -> (id, city)
 SELECT * FROM people JOIN people USING (id) WHERE id < 30 ORDER BY ALL
 SELECT people.name, * FROM people JOIN people ON age = id + 3 OR people.id = 6 ORDER BY ALL LIMIT 9
 SELECT count() FROM (SELECT 1 FROM people, one.people, people AS p) AS s, people
+SELECT people.id, a.id FROM people AS a, people WHERE a.id = people.id + 3 ORDER BY ALL LIMIT 3
+SELECT a.id, people.name AS n FROM people AS a JOIN people ON people.id = a.id WHERE one.people.age > 7 ORDER BY ALL LIMIT 3
+SELECT * FROM people AS a JOIN people ON people.id = a.id + 3 JOIN people AS b ON b.id = people.id ORDER BY ALL LIMIT 3
