@@ -80,6 +80,8 @@ class Replicas:
     on_insert: Callable[[], None] = lambda: None
     on_missing: Callable[[], None] = lambda: None
     """Called when a SELECT does not find the table."""
+    on_silent: Callable[[], None] = lambda: None
+    """Called when one of `silent` is asked."""
 
     async def answer(self, request: web.Request) -> web.Response:
         number = int(request.host.partition(":")[0].rpartition(".")[2])
@@ -91,6 +93,7 @@ class Replicas:
         transport = request.transport
         if transport is not None and (number in self.silent or (number in self.hung and not is_probe)):
             self.waiting[number] = transport
+            self.on_silent()
             while not transport.is_closing():
                 await asyncio.sleep(0.01)
         if request.query.get("query", "").startswith("INSERT"):
@@ -418,3 +421,21 @@ async def test_a_statement_begins_anew_only_within_its_time_limit(
             with pytest.raises(SqlError) as late:
                 await one.ask("SELECT groupBitOr(k) FROM d", settings)
             assert late.value.code == Code.UNKNOWN_TABLE
+
+
+@pytest.mark.parametrize(
+    ("passed_s", "code"), [(0, Code.ALL_CONNECTION_TRIES_FAILED), (30, Code.TIMEOUT_EXCEEDED)]
+)
+async def test_a_statement_whose_time_passes_before_a_replica_answers_says_so(
+    reading: Open, passed_s: int, code: int
+) -> None:
+    async with reading(2) as one:
+
+        def passes() -> None:
+            one.clock.at_s += passed_s
+
+        one.replicas.silent = {2}
+        one.replicas.on_silent = passes
+        with pytest.raises(SqlError) as late:
+            await one.ask(SQL, {"max_execution_time": "0.5"})
+        assert late.value.code == code

@@ -138,6 +138,11 @@ class Failover:
         """Of `max_execution_time`, however often the statement has begun."""
         return time_limit_s(self.asked) - (self.health.env.monotonic_s() - self._since_s)
 
+    @property
+    def is_out_of_time(self) -> bool:
+        """`max_execution_time` has passed."""
+        return self._left_s <= 0
+
     def begin_watching(self) -> None:
         """The statement begins to run."""
         if self.can_begin_anew:
@@ -234,13 +239,13 @@ class Failover:
             return error
         if error.code == _FROM_REMOTE:
             return self._as_given(error)
-        if error.code == Code.SOCKET_TIMEOUT and self._left_s <= 0:
+        if error.code == Code.SOCKET_TIMEOUT and self.is_out_of_time:
             return SqlError(Code.TIMEOUT_EXCEEDED, error.message)
         if error.code != Code.POCO_EXCEPTION or _OTHER_SERVERS.search(self.asked.sql):
             return with_place_in(self.asked.sql, without_shards(error))
         names = ", ".join(sorted({f"{read.peer.name.host}:{read.peer.name.port}" for read in self.reads}))
         code = Code.SOCKET_TIMEOUT if _is_slow(error) else Code.NETWORK_ERROR
-        if code == Code.SOCKET_TIMEOUT and self._left_s <= 0:
+        if code == Code.SOCKET_TIMEOUT and self.is_out_of_time:
             code = Code.TIMEOUT_EXCEEDED
         return SqlError(code, f"{error.message.rstrip('.')}, while reading from {names}")
 

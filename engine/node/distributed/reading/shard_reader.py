@@ -358,6 +358,12 @@ class ShardReader:
             raise refusal  # it answers, and has no such table, or says no
         if self.skipping is not None:
             return None
+        if self.failover.is_out_of_time:
+            raise SqlError(
+                Code.TIMEOUT_EXCEEDED,
+                f"Timeout exceeded while no replica of shard {shard.number} answered. "
+                f"Log: {'; '.join(failures)}",
+            )
         raise SqlError(
             Code.ALL_CONNECTION_TRIES_FAILED,
             f"All connection tries failed for shard {shard.number}. Log: {'; '.join(failures)}",
