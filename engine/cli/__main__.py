@@ -1,5 +1,20 @@
-"""`python -m engine.cli` is `oncluster`."""
+"""`oncluster`, which is also `python -m engine.cli`: Ctrl-C is handled before there is anything else."""
 
-from engine.cli.main import main
+from __future__ import annotations
 
-main()
+import sys
+
+
+def begin() -> None:
+    """The entry point of the script. Everything is imported within it, which takes a tenth of a second."""
+    try:
+        from engine.cli.main import main
+
+        main()
+    except KeyboardInterrupt:
+        sys.stderr.write("Interrupted.\n")
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    begin()

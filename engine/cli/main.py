@@ -109,6 +109,6 @@ def cli() -> None:
 
 
 def main(args: list[str] | None = None) -> Any:
-    """The entry point of the `oncluster` script; ends the process with the exit code."""
+    """What the `oncluster` script calls; ends the process with the exit code."""
     prepare_streams()
     return cli.main(args=args, prog_name="oncluster")

@@ -107,6 +107,17 @@ def test_ctrl_c_is_json_too_while_the_part_that_takes_json_is_imported(
     assert json.loads(result.stderr)["error"]["message"] == "Interrupted."
 
 
+def test_ctrl_c_before_everything_is_imported_leaves_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGINT)\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "engine.cli", "--help"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "Interrupted.\n")
+
+
 def test_a_full_disk_is_one_line_and_not_a_traceback() -> None:
     code, text = run(OSError(28, "No space left on device", "/data/x"))
     assert code == 1
