@@ -17,6 +17,7 @@ LATE = {
     "checked_by_numbers": f"({COLUMNS}, CONSTRAINT c CHECK k > (SELECT max(number) FROM numbers(3)))",
     "assumed": f"({COLUMNS}, CONSTRAINT c ASSUME k > (SELECT 1), PROJECTION p (SELECT k, t ORDER BY t))",
     "of `system`": f"{TTL} WHERE k IN system.one",
+    "grouped": f"{TTL} GROUP BY k SET t = max(t) + (k IN (SELECT 1))",
     "by a subquery": f"{TTL} WHERE k IN (SELECT 1)",
 }
 
