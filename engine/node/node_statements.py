@@ -85,7 +85,14 @@ class NodeStatements:
 
     async def select(self, asked: Asked, tokens: list[Token]) -> str:
         rows = await self._rows(asked.session, self._running, shows=redact)
-        return f"SELECT * FROM system.processes UNION ALL SELECT * FROM ({rows}) WHERE {_NOT_OF_CHDB}"
+        mine = f"Settings['log_comment'] = {quote_string(asked.query_id)}"
+        as_asked = (
+            f"if({mine}, {quote_string(redact(asked.sql))}, query) AS query"  # not with these rows in it
+        )
+        return (
+            f"SELECT * REPLACE ({as_asked}) FROM system.processes "
+            f"UNION ALL SELECT * FROM ({rows}) WHERE {_NOT_OF_CHDB}"
+        )
 
     async def chosen_by_kill(
         self, sql: str, session: ChdbSession, params: Mapping[str, str] | None = None

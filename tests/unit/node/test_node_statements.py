@@ -138,6 +138,13 @@ async def test_a_password_in_a_statement_that_waits_is_not_shown(node: Node) -> 
             assert "SECRET" not in row[-1]
 
 
+async def test_the_statement_that_looks_is_shown_as_it_was_asked(node: Node) -> None:
+    sql = "SELECT query FROM system.processes WHERE query LIKE '%FORMAT TSV%'"
+    async with node.statement("waits"):
+        code, text = await node.post(f"{sql} FORMAT TSVRaw", query_id="looks")
+    assert (code, text) == ("", f"{sql} FORMAT TSVRaw\n")
+
+
 async def test_one_kill_query_ends_queries_of_chdb_and_waits(node: Node) -> None:
     async with node.statement("waits"):
         runs = asyncio.create_task(node.post(ENDLESS, query_id="runs"))
