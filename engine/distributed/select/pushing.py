@@ -25,7 +25,8 @@ from engine.sql.cursor import Cursor
 from engine.sql.edit import Edit, apply_edits
 
 SAFE = names(
-    "equals notEquals less greater lessOrEquals greaterOrEquals and or not xor in notIn isNull isNotNull "
+    "equals notEquals less greater lessOrEquals greaterOrEquals and or not xor in notIn globalIn globalNotIn "
+    "isNull isNotNull "
     "plus minus multiply negate abs toYear toMonth toDayOfMonth toHour toMinute toSecond toDayOfWeek "
     "toStartOfHour toStartOfDay toStartOfMonth toStartOfYear toStartOfMinute toYYYYMM toYYYYMMDD toDate "
     "lower upper length empty notEmpty startsWith endsWith like notLike ilike notILike has "

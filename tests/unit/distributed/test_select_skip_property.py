@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 __all__ = ["bench"]
 
-SEEDS = int(os.environ.get("DISTRIBUTED_SKIP_SEEDS", "8"))
+SEEDS = int(os.environ.get("DISTRIBUTED_SKIP_SEEDS", "12"))
 SKIP = {"optimize_skip_unused_shards": "1"}
 FORCE = {**SKIP, "force_optimize_skip_unused_shards": "1"}
 UNABLE_TO_SKIP = 507
@@ -105,6 +105,9 @@ def comparison(rng: random.Random, columns: list[str]) -> str:
             f"{low} = {column}",
             f"{column} IN ({several})",
             f"{column} IN ({several})",
+            f"{column} IN tuple({several})",
+            f"{column} IN [{low}, {low}]",
+            f"{column} GLOBAL IN ({several}, {low})",
             f"{column} NOT IN ({several})",
             f"{column} != {low}",
             f"NOT {column} = {low}",
@@ -154,6 +157,26 @@ def test_random_conditions_on_a_key_answer_as_one_table_does(world: World, key: 
             found = world.ask(sql, settings=SKIP)
         assert found == expected, f"seed {seed}, key {key}: {sql}"
     assert 0 < skipped < SEEDS
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "id IN tuple(3, 7)",
+        "id IN [3, 7]",
+        "id IN range(3)",
+        "id GLOBAL IN (3, 7)",
+        "id IN (toUInt64(3), 7 + 0)",
+        "id IN toUInt64(3)",
+        "7 = id",
+        "id = 3 OR 7 = id OR (small > 1 AND id IN [64, 65])",
+        "(id = 3 OR id = 7) AND small < 6",
+    ],
+)
+def test_constants_of_every_form_leave_shards_out(world: World, where: str) -> None:
+    """With `force` a condition that leaves none out is error 507."""
+    sql = f"SELECT id FROM keyed{list(KEYS).index('id % 3')} WHERE {where} ORDER BY id"
+    assert world.ask(sql, settings=FORCE) == world.bench.ask(sql)
 
 
 @pytest.mark.parametrize(
