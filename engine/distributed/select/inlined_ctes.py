@@ -13,14 +13,16 @@ from engine.sql.edit import Edit, apply_edits
 from engine.sql.sources import Cte, ctes
 
 
-def with_inlined_ctes(sql: str) -> str:
-    """The statement without common table expressions; unchanged if one is recursive, materialized or names
-    its columns."""
+def with_inlined_ctes(sql: str, *, materializes: bool = False) -> str:
+    """The statement without common table expressions; unchanged if one is recursive, or is MATERIALIZED where
+    the setting `enable_materialized_cte` is 1: `materializes`."""
     cursor = Cursor(sql)
     if "WITH" not in cursor.words:
         return sql
     defined, read = ctes(cursor)
-    if not defined or any(cte.is_recursive or cte.has_more for cte in defined):
+    if not defined or any(
+        cte.is_recursive or (materializes and _is_materialized(cursor, cte)) for cte in defined
+    ):
         return sql
     return _Inlining(cursor, defined, read).text(0, len(cursor.tokens))
 
@@ -47,6 +49,11 @@ class _Inlining:
 
     def _body(self, ref: NameRef, cte: Cte) -> str:
         body = f"({self.text(cte.body + 1, self._behind(cte) - 1)})"
+        if self.cursor.words[cte.begin + 1] == "(":  # names of its columns
+            self.cursor.at = cte.begin + 1
+            self.cursor.skip_brackets()
+            columns = self.cursor.sql[self.cursor.tokens[cte.begin + 1].start : self.cursor.last_end]
+            body = f"(SELECT * FROM {body} AS {quote_identifier(cte.name)} {columns})"
         is_in = self.cursor.words[self.cursor.at_offset(ref.start) - 1] == "IN"
         has_alias = is_in or alias_behind(self.cursor.sql, ref.end)
         return body if has_alias else f"{body} AS {quote_identifier(cte.name)}"
@@ -81,3 +88,8 @@ class _Inlining:
         self.cursor.at = cte.body
         self.cursor.skip_brackets()
         return self.cursor.at
+
+
+def _is_materialized(cursor: Cursor, cte: Cte) -> bool:
+    before = cursor.words[cte.begin : cte.body]
+    return before[-1] == "MATERIALIZED" and before[-2] != "NOT"

@@ -90,7 +90,7 @@ async def on_shards(
     if tree is None:
         raise _refused("in a statement that cannot be analysed; it may be wrong")
     if any(node.fact("is_cte") == "1" for node in tree.root.walk()):
-        raise _refused("beside WITH RECURSIVE, or WITH that materializes or names columns")
+        raise _refused("beside WITH RECURSIVE, or WITH that materializes")
     if any(slot.table.is_merged for slot in template.slots):
         raise _refused("in merge() or a table of engine Merge")
     if any(slot.has_prewhere for slot in template.slots):

@@ -34,6 +34,16 @@ from engine.distributed.select.inlined_ctes import with_inlined_ctes
             "SELECT * FROM (SELECT * FROM (SELECT 2) AS `x`) AS `x`",
         ),
         (
+            "WITH x (a, b) AS (SELECT 1, 2), y AS (SELECT * FROM x AS z) SELECT a FROM x, y",
+            "SELECT a FROM {0} AS `x`, (SELECT * FROM {0} AS z) AS `y`".format(
+                "(SELECT * FROM (SELECT 1, 2) AS `x` (a, b))"
+            ),
+        ),
+        (
+            "WITH x AS MATERIALIZED (SELECT 1), y(a) AS NOT MATERIALIZED (SELECT 2) SELECT 1 IN y FROM x",
+            "SELECT 1 IN (SELECT * FROM (SELECT 2) AS `y` (a)) FROM (SELECT 1) AS `x`",
+        ),
+        (
             "INSERT INTO t (a) WITH x AS (SELECT 1) SELECT * FROM x",
             "INSERT INTO t (a) SELECT * FROM (SELECT 1) AS `x`",
         ),
@@ -54,9 +64,14 @@ def test_a_name_is_replaced_by_what_it_stands_for(sql: str, expected: str) -> No
         "SELECT a, count() FROM t GROUP BY a WITH TOTALS",
         "WITH 5 AS x SELECT * FROM x",
         "WITH RECURSIVE x AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM x WHERE n < 3) SELECT * FROM x",
-        "WITH x (a) AS (SELECT 1) SELECT a FROM x",
         "WITH x AS MATERIALIZED (SELECT 1) SELECT * FROM x",
     ],
 )
 def test_what_is_more_than_a_name_stays(sql: str) -> None:
-    assert with_inlined_ctes(sql) == sql
+    assert with_inlined_ctes(sql, materializes=True) == sql
+
+
+def test_a_materialized_one_is_any_other_unless_the_setting_says_so() -> None:
+    """Its rows would come twice, and rand() twice another way."""
+    sql = "WITH x AS NOT MATERIALIZED (SELECT 1) SELECT * FROM x"
+    assert with_inlined_ctes(sql, materializes=True) != sql

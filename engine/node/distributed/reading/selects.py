@@ -259,8 +259,8 @@ class DistributedSelects:
             asked = replace(asked, sql=await with_constants(asked, asked.sql))
         asked = replace(asked, sql=inner.hidden(asked.sql))
         sql = inner.hidden(await self._views.replaced(asked)) if len(self._tables) else asked.sql
-        if asks_for_spread(settings_of_statement(asked, sql)):
-            sql = with_inlined_ctes(sql)
+        if asks_for_spread(told := settings_of_statement(asked, sql)):
+            sql = with_inlined_ctes(sql, materializes=flag(told, "enable_materialized_cte", False))
         found = await self._references.of(asked, sql, failover, inner)
         if not found:
             check_merge(sql, await self._tables.names(), asked.current_database)
