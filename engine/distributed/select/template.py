@@ -298,7 +298,7 @@ def _candidate(cursor: Cursor, first: int, ref: Reference) -> Candidate:
 def _alias(cursor: Cursor, at: int, own: str) -> tuple[int, str]:
     """The position behind an alias, and the alias to add where the text has none."""
     tokens, words = cursor.tokens, cursor.words
-    if at < len(tokens) and words[at] == "AS":
+    if at + 1 < len(tokens) and words[at] == "AS":
         return at + 2, ""
     if at < len(tokens) and tokens[at].is_name and words[at] not in _NO_ALIAS:
         return at + 1, ""
@@ -346,4 +346,4 @@ def _ratio(cursor: Cursor, at: int) -> int:
     at += 1
     if at < len(cursor.words) and cursor.words[at] == "/":
         at += 2
-    return at
+    return min(at, len(cursor.words))  # the text may end before the number

@@ -142,7 +142,7 @@ class DistributedDdl:
                 await self._spools.refresh()
 
     async def _truncate(self, asked: Asked, statement: Statement) -> bool:
-        table = await self._tables.find_for(asked, statement.tables[0])
+        table = await self._tables.find_for(asked, statement.tables[0]) if statement.tables else None
         if table is None:
             return False
         async with self._replacing.alone(asked, table):
@@ -160,7 +160,7 @@ class DistributedDdl:
             await self._run_other(asked)
 
     async def _alter(self, asked: Asked, statement: Statement) -> bool:
-        table = await self._tables.find_for(asked, statement.tables[0])
+        table = await self._tables.find_for(asked, statement.tables[0]) if statement.tables else None
         if table is None:
             return False
         await self._alter_table.run(asked, statement, table)
