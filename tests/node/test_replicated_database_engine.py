@@ -313,7 +313,7 @@ def test_an_alter_whose_mutation_fails_on_one_replica_is_done_there_too(three: T
     """Repeated for the failed mutation it would fail for its definition, and the table be moved aside."""
     d = three.database()
     n1, n3 = three.n1, three.n3
-    n1.query(f"CREATE TABLE {d}.t (k UInt64, v String) ENGINE = MergeTree ORDER BY k")
+    n1.query(f"CREATE TABLE {d}.t (k UInt64, v String, INDEX i k TYPE minmax) ENGINE = MergeTree ORDER BY k")
     n1.query(f"INSERT INTO {d}.t VALUES (1, '1')")
     n3.query(f"INSERT INTO {d}.t VALUES (3, 'three')")
     n1.query(f"ALTER TABLE {d}.t MODIFY COLUMN v UInt64, ADD COLUMN w Int8")
@@ -325,6 +325,8 @@ def test_an_alter_whose_mutation_fails_on_one_replica_is_done_there_too(three: T
 
     for change in ("RENAME COLUMN v TO new", "DROP COLUMN IF EXISTS `v`"):
         refused(n3.post(f"ALTER TABLE {d}.t {change}"), 36, f"mutation with ID '{mutation}'")
+    refused(n3.post(f"ALTER TABLE {d}.t MATERIALIZE INDEX i", mutations_sync="2"), 341)
+    refused(n3.post(f"DROP INDEX i ON {d}.t"), 36, "Cannot drop index i")
     assert three.same(f"SELECT name FROM system.columns WHERE database = '{d}'") == "k\nv\nw\n"
     n3.query(f"ALTER TABLE {d}.t ADD COLUMN x Int8")
     n3.query(f"KILL MUTATION WHERE database = '{d}' AND mutation_id = '{mutation}'")

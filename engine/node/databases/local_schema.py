@@ -299,9 +299,8 @@ class ChdbSchema:
         changed = changes({name.table: before.get(name.table, "")}, {name.table: planned})
         table = self._shell.life.tables.find(name)
         if table is None:
-            pieces = alter_pieces(asked.sql)
-            await self._shell.dropped_columns.check(name, column_drops(pieces))
-            await check_unfinished(self._shell.local, name, pieces)
+            await self._shell.dropped_columns.check(name, column_drops(alter_pieces(asked.sql)))
+            await check_unfinished(self._shell.local, name, asked.sql)
             await commit(changed)
             await self._shell.run_here(asked)
             return

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 from engine.errors import Code, SqlError
 from engine.names import TableName, quote_string
-from engine.node.replicated.parts.partition_sql import AlterPiece
+from engine.node.replicated.parts.partition_sql import AlterPiece, alter_pieces
 from engine.node.replicated.running.local_tables import LocalTables
-from engine.sql import AlterCommand
+from engine.sql import AlterCommand, StatementKind, parse_statement
 from engine.sql.cursor import Cursor
 
 _A = AlterCommand
@@ -29,8 +29,11 @@ _TAKES = {
 }
 
 
-async def check_unfinished(local: LocalTables, table: TableName, pieces: Sequence[AlterPiece]) -> None:
-    """Raises SqlError 36."""
+async def check_unfinished(local: LocalTables, table: TableName, sql: str) -> None:
+    """Of an ALTER, or DROP INDEX. Raises SqlError 36."""
+    pieces: Sequence[AlterPiece] = alter_pieces(sql)
+    if parse_statement(sql).kind is StatementKind.DROP_INDEX:
+        pieces = [AlterPiece(_A.DROP_INDEX, sql)]
     taken = {_name(piece): _TAKES[piece.command] for piece in pieces if piece.command in _TAKES}
     if not taken:
         return
