@@ -213,6 +213,24 @@ def test_what_is_too_large_is_not_dropped_as_session_and_statement_say(three: Th
     assert three.same(f"SHOW TABLES FROM {d}") == ""
 
 
+@pytest.mark.parametrize("engine", ["MergeTree", "ReplicatedMergeTree"])
+def test_what_others_refer_to_is_not_dropped_where_that_is_asked_for(three: Three, engine: str) -> None:
+    d = three.database()
+    n1 = three.n1
+    n1.query(f"CREATE TABLE {d}.t (k UInt64) ENGINE = {engine} ORDER BY k")
+    n1.query(f"INSERT INTO {d}.t VALUES (1)")
+    n1.query(f"CREATE VIEW {d}.v AS SELECT k FROM {d}.t")
+    checks = {"check_referential_table_dependencies": "1"}
+    for sql in (f"DROP TABLE {d}.t", f"DETACH TABLE {d}.t PERMANENTLY", f"DROP TABLE {d}.t SYNC"):
+        refused(n1.post(sql, **checks), 630, f"depend on it: {d}.v")
+    refused(n1.post(f"DROP TABLE {d}.t SETTINGS check_referential_table_dependencies = 1"), 630)
+    assert three.same(f"SHOW TABLES FROM {d}") == "t\nv\n"
+    assert n1.query(f"SELECT k FROM {d}.v") == "1\n"
+    n1.query(f"DROP VIEW {d}.v", **checks)
+    n1.query(f"DROP TABLE {d}.t", **checks)
+    assert three.same(f"SHOW TABLES FROM {d}") == ""
+
+
 def test_what_cannot_be_is_refused_with_clickhouses_code(three: Three) -> None:
     d = three.database()
     n1 = three.n1

@@ -25,6 +25,7 @@ from engine.names import TableName, quote_identifier, quote_string
 from engine.node.asked_settings import flag, number, settings_of
 from engine.node.databases.begun import BegunMutations
 from engine.node.databases.commit_fence import CommitFence
+from engine.node.databases.dependents import REFERENTIAL, check_referred
 from engine.node.databases.moments import Moment, moment_of, opposite_of
 from engine.node.databases.planning import AlterPlanner
 from engine.node.databases.replacement import Replacement, has_rows_of_its_own, replaces_table
@@ -254,11 +255,13 @@ class ChdbSchema:
         tables that go along."""
         if is_if_empty(asked.sql):
             await check_empty(self._shell.local, statement.tables[0])
+        name = statement.tables[0]
+        given = settings_of(asked)
+        if flag(given, REFERENTIAL, False):
+            await check_referred(asked, name)
         if not statement.kind.value.startswith("DROP "):
             return
         # DETACH refuses for the same dependencies, and a table of its own is no longer there for DROP.
-        name = statement.tables[0]
-        given = settings_of(asked)
         names = ", ".join(map(quote_string, (name.table, *inner)))
         rows = await self._shell.local.rows(
             "SELECT name, total_bytes, loading_dependent_database, loading_dependent_table, "
