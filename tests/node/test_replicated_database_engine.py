@@ -226,9 +226,21 @@ def test_what_others_refer_to_is_not_dropped_where_that_is_asked_for(three: Thre
     refused(n1.post(f"DROP TABLE {d}.t SETTINGS check_referential_table_dependencies = 1"), 630)
     assert three.same(f"SHOW TABLES FROM {d}") == "t\nv\n"
     assert n1.query(f"SELECT k FROM {d}.v") == "1\n"
-    n1.query(f"DROP VIEW {d}.v", **checks)
-    n1.query(f"DROP TABLE {d}.t", **checks)
-    assert three.same(f"SHOW TABLES FROM {d}") == ""
+    n1.query(f"CREATE VIEW outside AS SELECT k FROM {d}.t")
+    refused(n1.post(f"DROP DATABASE {d}", **checks), 630, "depend on it: ")
+    n1.query("DROP VIEW outside")
+    n1.query(
+        "CREATE DICTIONARY outside (k UInt64, v UInt8 DEFAULT 1) PRIMARY KEY k "
+        f"SOURCE(CLICKHOUSE(DB '{d}' TABLE 't')) LAYOUT(FLAT()) LIFETIME(0)"
+    )
+    refused(n1.post(f"DROP DATABASE {d}"), 630, "depend on it: default.outside")
+    n1.query("DROP DICTIONARY outside")
+    assert n1.query(f"SELECT k FROM {d}.v") == "1\n"
+    n1.query(f"DROP DATABASE {d} SYNC", **checks)
+    assert d not in n1.query("SHOW DATABASES").split()
+    three.n2.query(f"DROP VIEW {d}.v", **checks)
+    three.n2.query(f"DROP TABLE {d}.t", **checks)
+    assert three.n3.query(f"SHOW TABLES FROM {d}") == ""
 
 
 def test_what_cannot_be_is_refused_with_clickhouses_code(three: Three) -> None:

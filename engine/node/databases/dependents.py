@@ -1,18 +1,22 @@
-"""`check_referential_table_dependencies`: a table that others refer to is not dropped, nor detached.
+"""A table that others need is not dropped, nor detached.
 
-Which they are chDB knows and tells nobody. The DROP is committed for all replicas before chDB carries it out,
-and could not be taken back then. So chDB is asked before, by a RENAME that it looks at in the same way and
-cannot do: into a database of another engine.
+A DROP is committed for all replicas before chDB carries it out, and could not be taken back then. So what
+chDB would refuse is looked for before. For `check_referential_table_dependencies` it knows who refers to a
+table, and tells nobody: it is asked by a RENAME into a database of another engine, which it looks at in the
+same way, and cannot do.
 
 Source: ClickHouse's InterpreterRenameQuery::executeToTables, DatabaseAtomic::renameTable.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from engine.errors import Code, SqlError
-from engine.names import TableName
+from engine.names import TableName, quote_identifier
+from engine.node.asked_settings import flag, settings_of
+from engine.node.replicated.running.local_tables import LocalTables
 from engine.node.statement import Asked
 from engine.storage.layout import SCRATCH_DATABASE
 
@@ -33,3 +37,24 @@ async def check_referred(asked: Asked, table: TableName) -> None:
     except SqlError as error:
         if error.code == Code.HAVE_DEPENDENT_OBJECTS:
             raise
+
+
+async def check_database(asked: Asked, local: LocalTables, database: str, tables: Iterable[str]) -> None:
+    """Of DROP DATABASE: what needs its `tables` in the same database goes with them. Raises SqlError 630."""
+    given = settings_of(asked)
+    for name, other, checks in await local.needed_elsewhere(database):
+        if flag(given, "check_table_dependencies", checks):
+            raise SqlError(
+                Code.HAVE_DEPENDENT_OBJECTS,
+                f"Cannot drop or rename {name}, because some tables depend on it: {other}.",
+            )
+    if not flag(given, REFERENTIAL, False):
+        return
+    own = (f"{database}.", f"{quote_identifier(database)}.")
+    for table in tables:
+        try:
+            await check_referred(asked, TableName(database, table))
+        except SqlError as error:
+            others = error.message.rpartition("depend on it: ")[2].split(", ")
+            if not all(other.startswith(own) for other in others):
+                raise

@@ -40,6 +40,7 @@ from engine.node.databases.begun import BegunMutations
 from engine.node.databases.catalog import DatabaseCatalog, DatabaseRecord, DatabaseState
 from engine.node.databases.clusters import cluster_of
 from engine.node.databases.create_text import parse_create, place_of
+from engine.node.databases.dependents import check_database
 from engine.node.databases.local_schema import ChdbSchema, Shell
 from engine.node.databases.replacement import replaced_database
 from engine.node.statement import Asked
@@ -263,7 +264,8 @@ class ReplicatedDatabases:
     # -- DROP ------------------------------------------------------------------------------------------------
 
     async def drop(self, asked: Asked, database: RunningDatabase) -> None:
-        """Raises SqlError 999 without Keeper, and what chDB says; the database stays then."""
+        """Raises SqlError 999 without Keeper, 630 where others need a table, and what chDB says; the database
+        stays then."""
         words = [token.text.upper() for token in tokenize(asked.sql) if token.is_significant]
         async with self._lock:
             if "EMPTY" in words[:5] and database.schema.texts():
@@ -271,6 +273,7 @@ class ReplicatedDatabases:
                     Code.DATABASE_NOT_EMPTY, f"New table appeared in database {database.name} being dropped"
                 )
             await self._require_keeper()
+            await check_database(asked, self._shell.local, database.name, database.schema.texts())
             record = replace(database.record, state=DatabaseState.DROPPING)
             self.catalog.put(record)
             self._running.pop(record.uuid, None)
