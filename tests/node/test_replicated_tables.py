@@ -500,7 +500,13 @@ def test_what_depends_on_tables_goes_with_their_database_or_keeps_all_of_them(pa
         refused(n1.post(statement), 630)
         assert n1.query("SHOW TABLES FROM used") == "dict\nt\n"
     n1.query("DROP TABLE d.user SYNC")
-    n1.query("DROP DATABASE used SYNC")
+    n1.query("CREATE TABLE used.last (k UInt64) ENGINE = ReplicatedMergeTree('/last', 'r') ORDER BY k")
+    n1.query("CREATE VIEW used.own AS SELECT * FROM used.t")
+    n1.query("CREATE VIEW d.reader AS SELECT * FROM used.last")
+    refused(n1.post("DROP DATABASE used", check_referential_table_dependencies="1"), 630, "d.reader")
+    assert n1.query("SHOW TABLES FROM used") == "dict\nlast\nown\nt\n"
+    n1.query("DROP VIEW d.reader")
+    n1.query("DROP DATABASE used SYNC", check_referential_table_dependencies="1")
     assert n1.query("SELECT count() FROM system.databases WHERE name = 'used'") == "0\n"
 
 

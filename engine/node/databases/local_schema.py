@@ -25,13 +25,13 @@ from engine.names import TableName, quote_identifier, quote_string
 from engine.node.asked_settings import flag, number, settings_of
 from engine.node.databases.begun import BegunMutations
 from engine.node.databases.commit_fence import CommitFence
-from engine.node.databases.dependents import REFERENTIAL, check_referred
 from engine.node.databases.moments import Moment, moment_of, opposite_of
 from engine.node.databases.planning import AlterPlanner
 from engine.node.databases.replacement import Replacement, has_rows_of_its_own, replaces_table
 from engine.node.databases.rewriting import from_log
 from engine.node.databases.texts import SchemaTexts, changes, uuid_of
 from engine.node.databases.unfinished import check_unfinished
+from engine.node.replicated.definitions.dependents import REFERENTIAL, check_referred
 from engine.node.replicated.definitions.if_empty import check_empty, is_if_empty, without_if_empty
 from engine.node.replicated.definitions.own_tables import own_table, table_behind
 from engine.node.replicated.parts.partition_sql import alter_pieces, column_drops

@@ -40,9 +40,9 @@ from engine.node.databases.begun import BegunMutations
 from engine.node.databases.catalog import DatabaseCatalog, DatabaseRecord, DatabaseState
 from engine.node.databases.clusters import cluster_of
 from engine.node.databases.create_text import parse_create, place_of
-from engine.node.databases.dependents import check_database
 from engine.node.databases.local_schema import ChdbSchema, Shell
 from engine.node.databases.replacement import replaced_database
+from engine.node.replicated.definitions.dependents import check_database
 from engine.node.statement import Asked
 from engine.sql import Statement, tokenize
 
@@ -273,7 +273,7 @@ class ReplicatedDatabases:
                     Code.DATABASE_NOT_EMPTY, f"New table appeared in database {database.name} being dropped"
                 )
             await self._require_keeper()
-            await check_database(asked, self._shell.local, database.name, database.schema.texts())
+            await check_database(asked, self._shell.local, database.name)
             record = replace(database.record, state=DatabaseState.DROPPING)
             self.catalog.put(record)
             self._running.pop(record.uuid, None)

@@ -78,6 +78,8 @@ class Disk(LocalTables):
         self.tables: dict[UUID, TableName] = {}
         self.dropped_tables: dict[UUID, TableName] = {}
         self.bomb = Bomb()
+        self.settings: Mapping[str, str] = {}
+        """Of the session that it stands for, too."""
         self.refuses_drop = False
         self.cannot_load = False
         self.has_database = True

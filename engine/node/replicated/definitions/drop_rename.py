@@ -16,7 +16,7 @@ from functools import partial
 
 from engine.errors import Code, KeeperUnavailable, OnclusterError, SqlError
 from engine.names import TableName, quote_identifier, quote_string
-from engine.node.asked_settings import flag, settings_of
+from engine.node.replicated.definitions.dependents import REFERENTIAL, check_database
 from engine.node.replicated.definitions.if_empty import check_empty, is_if_empty
 from engine.node.replicated.definitions.own_tables import own_table
 from engine.node.replicated.definitions.table_names import renaming
@@ -204,10 +204,13 @@ class DropRenameStatements:
             if not records or ("IF", "EMPTY") in itertools.pairwise(words):
                 return False
             await self._require_keeper(records[0].name)
-            await self._check_dependents(asked, database)
+            await check_database(asked, self._life.local, database)
             for record in records:
                 if self._life.tables.by_uuid(record.uuid) is not None:
-                    sql = f"DROP TABLE {record.name.quoted}{sync} SETTINGS check_table_dependencies = 0"
+                    sql = (
+                        f"DROP TABLE {record.name.quoted}{sync} SETTINGS check_table_dependencies = 0, "
+                        f"{REFERENTIAL} = 0"
+                    )
                     drop = partial(self._in_chdb, asked, sql)
                     leaves = Leaves.NOTHING if sync else Leaves.DATA
                     await self._life.drop(record, drop, leaves=leaves)
@@ -217,16 +220,6 @@ class DropRenameStatements:
                 if self._life.catalog.get(record.uuid) == record and record.uuid not in stay:
                     await self._life.dropped_by_chdb(record)  # it was detached
         return True
-
-    async def _check_dependents(self, asked: Asked, database: str) -> None:
-        """Raises SqlError for tables that others need: chDB would say so when the first are gone. What needs
-        them in the same database goes with them."""
-        for name, other, checks in await self._life.local.needed_elsewhere(database):
-            if flag(settings_of(asked), "check_table_dependencies", checks):
-                raise SqlError(
-                    Code.HAVE_DEPENDENT_OBJECTS,
-                    f"Cannot drop or rename {name}, because some tables depend on it: {other}.",
-                )
 
     async def _detach_database(self, asked: Asked, statement: Statement) -> bool:
         database = statement.database or ""

@@ -86,6 +86,10 @@ class LocalTables:
         """Those whose names begin so, in any database."""
         return await self._look(f"startsWith(name, {quote_string(prefix)})")
 
+    async def names_in(self, database: str) -> Sequence[str]:
+        rows = await self.rows(f"SELECT name FROM system.tables WHERE database = {quote_string(database)}")
+        return [name for (name,) in rows]
+
     async def active_parts(self, name: TableName) -> Sequence[tuple[str, str]]:
         """Name and directory of each."""
         rows = await self.rows(f"SELECT name, path FROM system.parts WHERE active AND {_is(name)}")

@@ -1,7 +1,8 @@
 """A table that others need is not dropped, nor detached.
 
-A DROP is committed for all replicas before chDB carries it out, and could not be taken back then. So what
-chDB would refuse is looked for before. For `check_referential_table_dependencies` it knows who refers to a
+A DROP of a Replicated database's table is committed for all replicas before chDB carries it out, and of a
+database some tables go before others: neither could be taken back. So what chDB would refuse is looked for
+before. For `check_referential_table_dependencies` it knows who refers to a
 table, and tells nobody: it is asked by a RENAME into a database of another engine, which it looks at in the
 same way, and cannot do.
 
@@ -10,7 +11,6 @@ Source: ClickHouse's InterpreterRenameQuery::executeToTables, DatabaseAtomic::re
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from engine.errors import Code, SqlError
@@ -39,8 +39,8 @@ async def check_referred(asked: Asked, table: TableName) -> None:
             raise
 
 
-async def check_database(asked: Asked, local: LocalTables, database: str, tables: Iterable[str]) -> None:
-    """Of DROP DATABASE: what needs its `tables` in the same database goes with them. Raises SqlError 630."""
+async def check_database(asked: Asked, local: LocalTables, database: str) -> None:
+    """Of DROP DATABASE: what needs a table in the same database goes with it. Raises SqlError 630."""
     given = settings_of(asked)
     for name, other, checks in await local.needed_elsewhere(database):
         if flag(given, "check_table_dependencies", checks):
@@ -51,7 +51,7 @@ async def check_database(asked: Asked, local: LocalTables, database: str, tables
     if not flag(given, REFERENTIAL, False):
         return
     own = (f"{database}.", f"{quote_identifier(database)}.")
-    for table in tables:
+    for table in await local.names_in(database):
         try:
             await check_referred(asked, TableName(database, table))
         except SqlError as error:
