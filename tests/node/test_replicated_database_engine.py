@@ -233,7 +233,8 @@ def test_what_others_refer_to_is_not_dropped_where_that_is_asked_for(three: Thre
         "CREATE DICTIONARY outside (k UInt64, v UInt8 DEFAULT 1) PRIMARY KEY k "
         f"SOURCE(CLICKHOUSE(DB '{d}' TABLE 't')) LAYOUT(FLAT()) LIFETIME(0)"
     )
-    refused(n1.post(f"DROP DATABASE {d}"), 630, "depend on it: default.outside")
+    for sql in (f"DROP DATABASE {d}", f"DROP TABLE {d}.t", f"DETACH TABLE {d}.t PERMANENTLY"):
+        refused(n1.post(sql), 630, "depend on it: default.outside")
     n1.query("DROP DICTIONARY outside")
     assert n1.query(f"SELECT k FROM {d}.v") == "1\n"
     n1.query(f"DROP DATABASE {d} SYNC", **checks)

@@ -259,9 +259,6 @@ class ChdbSchema:
         given = settings_of(asked)
         if flag(given, REFERENTIAL, False):
             await check_referred(asked, name)
-        if not statement.kind.value.startswith("DROP "):
-            return
-        # DETACH refuses for the same dependencies, and a table of its own is no longer there for DROP.
         names = ", ".join(map(quote_string, (name.table, *inner)))
         rows = await self._shell.local.rows(
             "SELECT name, total_bytes, loading_dependent_database, loading_dependent_table, "
@@ -270,7 +267,8 @@ class ChdbSchema:
         )
         for own, total, databases, tables, checks, most in rows:
             limit = int(number(given, "max_table_size_to_drop", float(most)))
-            if total and limit and int(total) > limit:
+            is_drop = statement.kind.value.startswith("DROP ")
+            if is_drop and total and limit and int(total) > limit:
                 raise SqlError(
                     Code.TABLE_SIZE_EXCEEDS_MAX_DROP_SIZE_LIMIT,
                     f"Table {name} was not dropped: its size ({total} bytes) is greater than "
