@@ -20,7 +20,7 @@ import hashlib
 import re
 import secrets
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -320,7 +320,10 @@ def sweep(
     *,
     known: Mapping[Server, Iterable[str]] | None = None,
 ) -> None:
-    """On each server, drop what the job's runs left, or what one of them did; at once what is `known`."""
+    """On each server, drop what the job's runs left, or what one of them did; at once what is `known`.
+
+    Raises what the first that failed says, when all were asked.
+    """
 
     def on_one(server: Server) -> None:
         with ThreadPoolExecutor(_DROPS_AT_ONCE) as drops:
@@ -338,17 +341,27 @@ def sweep(
             for one in dropping:
                 one.result()
 
-    different = list(dict.fromkeys(servers))
-    with ThreadPoolExecutor(len(different)) as pool:
-        list(pool.map(on_one, different))
+    _on_each(servers, on_one)
 
 
 def sweep_run(servers: Iterable[Server], epoch: str) -> None:
-    """On each server, drop what this run staged, of whatever job."""
-    for server in dict.fromkeys(servers):
+    """On each server, drop what this run staged, of whatever job. Raises as `sweep`."""
+
+    def on_one(server: Server) -> None:
         for name in tables(server, f"%{epoch}%"):
             if name.startswith(("s_", "c_")):
                 drop(server, TableName(DATABASE, name))
+
+    _on_each(servers, on_one)
+
+
+def _on_each(servers: Iterable[Server], on_one: Callable[[Server], None]) -> None:
+    """One that does not answer keeps no other from its work, which nobody would do later."""
+    different = list(dict.fromkeys(servers))
+    with ThreadPoolExecutor(len(different)) as pool:
+        working = [pool.submit(on_one, server) for server in different]
+    for work in working:
+        work.result()
 
 
 def _codecs(job: str) -> str:

@@ -18,7 +18,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from engine.errors import OnclusterError, ReplyLost, SqlError, Unavailable
+from engine.errors import NodeUnavailable, OnclusterError, ReplyLost, SqlError, Unavailable
 from engine.names import TableName
 from engine.testing.local_cluster import Call, LocalCluster
 from spark_apps.clickhouse_cluster import records, staging
@@ -401,6 +401,24 @@ def test_a_failed_job_leaves_no_staging(place: Servers, table: str) -> None:
 
 
 @pytest.mark.extended
+@pytest.mark.parametrize("way", ["of a job", "of a run"])
+def test_a_server_that_is_away_keeps_no_other_one_from_dropping_what_was_staged(
+    nodes: Servers, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    table = make_table(nodes)
+    job = begin(nodes, table)
+    attempt(job, task=0, number=1)
+    servers = [Server("127.0.0.1", 1), *nodes.all]
+    # Such as a busy machine, where the others have not begun when the first has failed.
+    monkeypatch.setattr(staging, "ThreadPoolExecutor", lambda _: ThreadPoolExecutor(1))
+    with pytest.raises(NodeUnavailable):
+        if way == "of a job":
+            staging.sweep(servers, job.key)
+        else:
+            staging.sweep_run(servers, job.epoch)
+    assert nodes.staging() == []
+
+
 def test_giving_up_keeps_what_was_decided(
     place: Servers, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
