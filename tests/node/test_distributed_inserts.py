@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from engine.names import quote_string
 from engine.testing.cluster_files import clusters_xml
 from engine.testing.local_cluster import blocking_cluster
 from tests.node.distributed_cluster import FOREGROUND, SHARDS, Cluster, refused
@@ -624,24 +625,31 @@ def test_columns_are_renamed_when_nothing_waits_under_the_old_names(cluster: Clu
     assert cluster.rows(name, "groupArray(w)") == [[], ["v!", "x!"]]
 
 
-@pytest.mark.parametrize("stopped", ["n4", "n2"])
-def test_who_waits_for_a_shard_is_killed_and_told_what_was_written(cluster: Cluster, stopped: str) -> None:
+@pytest.mark.parametrize(("stopped", "other"), [SHARDS, SHARDS[::-1]])
+def test_who_waits_for_a_shard_is_killed_and_told_what_was_written(
+    cluster: Cluster, stopped: tuple[str, str], other: tuple[str, str]
+) -> None:
     """The quorum of one shard, this node's own or the other, is not reached before its fetches go on."""
     name = cluster.tables()
-    cluster.nodes[stopped].query(f"SYSTEM STOP FETCHES {name}")
+
+    def count(host: str) -> int:
+        return int(cluster.nodes[host].query(f"SELECT count() FROM {name}"))
+
+    for host in stopped:
+        cluster.nodes[host].query(f"SYSTEM STOP FETCHES {name}")
     query_id = f"stuck for {stopped}"
-    mine = f"WHERE query_id = '{query_id}'"
+    mine = f"WHERE query_id = {quote_string(query_id)}"
     settings = {**FOREGROUND, "insert_quorum": "2", "insert_quorum_timeout": "600000", "query_id": query_id}
     sql = f"INSERT INTO {name}_d SELECT number, '' FROM numbers(10)"
-    reached = f"SELECT count() FROM {name}"
-    others = "n3" if stopped == "n2" else "n1"
     with ThreadPoolExecutor(1) as thread:
         reply = thread.submit(lambda: cluster.n1.post(sql, **settings))
         eventually(lambda: cluster.n1.query(f"SELECT count() FROM system.processes {mine}"), "1\n")
-        eventually(lambda: cluster.nodes[others].query(reached), "5\n")
+        for hosts, total in ((other, 10), (stopped, 5)):
+            eventually(lambda hosts=hosts: sum(count(host) for host in hosts), total)
         cluster.n1.query(f"KILL QUERY {mine} SYNC")
         answer = reply.result()
     assert answer.code == 394
     assert "Insertion status: Wrote " in answer.text
-    cluster.nodes[stopped].query(f"SYSTEM START FETCHES {name}")
+    for host in stopped:
+        cluster.nodes[host].query(f"SYSTEM START FETCHES {name}")
     eventually(lambda: cluster.rows(name, "count()"), [5, 5])
