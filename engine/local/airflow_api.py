@@ -28,7 +28,7 @@ FINAL_RUN_STATES = frozenset({"success", "failed"})
 _ANSWER_NOT_BEFORE_S = 2.0
 # Of an answer that has something to tell every second or two.
 _SILENCE_S = 60.0
-_BUSY_DELAYS_S = (0.5, 1.0, 2.0, 4.0)
+_BUSY_DELAYS_S = (0.5, 1.0, 2.0, 4.0, 8.0, 8.0)
 
 
 class AirflowRefused(Refused):

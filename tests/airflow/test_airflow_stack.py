@@ -18,14 +18,37 @@ import pytest
 
 from engine.errors import Busy, ConfigError
 from engine.local.airflow_environment import AirflowSettings, environment_of
+from engine.local.airflow_imports import forking
 from engine.local.airflow_stack import COMPONENTS, AirflowDown, AirflowStack
 from engine.processes import is_alive
+from engine.testing.launch import Program
 from engine.testing.processes import MARK, marked
+from engine.testing.warm import is_possible
 from tests.airflow.sinks import HttpSink, serving
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+PATIENCE = """
+import asyncio
+from airflow import settings
+from sqlalchemy import text
+
+asked = text("PRAGMA busy_timeout")
+
+
+async def beside() -> None:
+    async with settings.async_engine.connect() as connection:
+        print((await connection.execute(asked)).scalar())
+    await settings.async_engine.dispose()
+
+
+with settings.engine.connect() as connection:
+    print(connection.execute(asked).scalar())
+asyncio.run(beside())
+"""
 
 
 def settings(tmp_path: Path, **changes: object) -> AirflowSettings:
@@ -211,6 +234,29 @@ def test_what_a_killed_scheduler_ran_is_looked_for_as_soon_as_it_counts_as_dead(
     assert float(environment_of(settings(tmp_path), port=1, tasks_port=2)[name]) <= 30
     compose = (ROOT / "docker-compose.yaml").read_text()
     assert f'{name}: "30"' in compose and "SCHEDULER_HEALTH_CHECK_THRESHOLD" not in compose
+
+
+@pytest.mark.skipif(not is_possible(), reason="each process imports for itself here")
+def test_the_api_server_waits_less_for_its_turn_to_write_than_those_that_end_when_they_wait_in_vain(
+    tmp_path: Path,
+) -> None:
+    """SQLite says itself how long a connection waits, in ms; Airflow has two kinds of them."""
+    (tmp_path / "run" / "airflow").mkdir(parents=True)
+    environment = environment_of(settings(tmp_path), port=1, tasks_port=2)
+    forks = forking(environment, log_file=tmp_path / "imports.log")
+    assert forks is not None
+    waits = {}
+    try:
+        for component, arguments in COMPONENTS.items():
+            said = tmp_path / component
+            program = Program((sys.executable, "-c", PATIENCE, *arguments), environment, tmp_path)
+            with said.open("wb") as output:
+                assert forks.launch(program, output.fileno()).wait() == 0
+            waits[component] = said.read_text().split()[-2:]
+    finally:
+        forks.close()
+    patient = dict.fromkeys(COMPONENTS, ["300000"] * 2)
+    assert waits == patient | {"api-server": ["1000"] * 2}
 
 
 @pytest.mark.parametrize("name", ["no_proxy", "NO_PROXY"])
