@@ -52,7 +52,8 @@ def _advice(has_down: bool, has_idle: bool, has_strangers: bool) -> str:
     if has_idle:
         return (
             "Its worker does not take entries: look into its log for the queue's worker, and restart the "
-            "server; a real server's worker stays dead until then."
+            "server; a real server's worker stays dead until then. One that takes none after that has "
+            "another `distributed_ddl` (path, host name) or `zookeeper` in its configuration."
         )
     if has_down:
         return "Start the host, which then catches up; one that never comes back: `oncluster cleanup`."

@@ -409,6 +409,7 @@ def test_an_entry_that_waits_says_for_whom_and_why():
     assert finding.severity is Severity.CRITICAL
     assert "n2:9000: down; n1:9000: up and not executing it; else:9000: not in this cluster" in finding.what
     assert finding.since_ms == (NOW_S - 900) * 1000
+    assert "restart the server" in finding.advice and "another `distributed_ddl`" in finding.advice
     young = replace(entry, created_ms=(NOW_S - 299) * 1000)
     assert check(cluster(ddl=(young,))) == ()
 
