@@ -58,6 +58,8 @@ def test_a_constant_expression_is_its_value(constants: Any, given: str, same: st
         "SELECT 1 FROM cluster(c, of_another_version(10))",
         "SELECT 1 FROM cluster(c, view(SELECT 1), id + 1)",
         "SELECT cluster(concat('a', 'b'))",
+        "SELECT 1 FROM remote('h',, s1, t)",
+        "SELECT 1 FROM cluster(,)",
     ],
 )
 def test_what_is_no_constant_expression_stays(constants: Any, sql: str) -> None:

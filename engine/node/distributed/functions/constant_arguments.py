@@ -48,6 +48,8 @@ def _is_expression(argument: Sequence[Token]) -> bool:
 
 def _names_table(sql: str, argument: Sequence[Token], edits: Sequence[Edit]) -> bool:
     """Whether the second argument says all of `database.table`, so that the third one is the sharding key."""
+    if not argument:
+        return False  # `remote('h',, t)` is refused by who reads the arguments
     if len(argument) == _WHOLE_NAME and argument[1].text == ".":
         return True
     changed = [edit.text for edit in edits if edit.start == argument[0].start]
