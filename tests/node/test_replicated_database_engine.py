@@ -206,6 +206,10 @@ def test_what_is_too_large_is_not_dropped_as_session_and_statement_say(three: Th
     n1.query(f"CREATE MATERIALIZED VIEW {d}.v ENGINE = MergeTree ORDER BY k POPULATE AS SELECT * FROM {d}.p")
     session = {"session_id": d}
     n1.query("SET max_table_size_to_drop = 1", **session)
+    for engine in ("MergeTree", "ReplicatedMergeTree"):
+        replace = f"CREATE OR REPLACE TABLE {d}.p (k UInt8) ENGINE = {engine} ORDER BY k"
+        refused(n1.post(replace, **session), 359)
+    assert n1.query(f"SELECT k FROM {d}.p") == "1\n"
     for table in ("p", "v"):
         refused(n1.post(f"DROP TABLE {d}.{table}", **session), 359)
         refused(n1.post(f"DROP TABLE {d}.{table} SETTINGS max_table_size_to_drop = 1"), 359)

@@ -337,6 +337,8 @@ def test_create_or_replace_puts_a_new_replica_in_the_old_tables_place(pair: Pair
     pair.n1.query("INSERT INTO d.replaced VALUES (1), (2)")
     refused(pair.n1.post(replacing("(b Int8, a Int8)", "/r1")), 253, "{uuid}")
     refused(pair.n1.post(replacing("", "/r2", "AS SELECT throwIf(1) AS a")), 395)
+    for new in (replacing("(a Int8)", "/r2"), "CREATE OR REPLACE TABLE d.replaced (a Int8) ENGINE = Memory"):
+        refused(pair.n1.post(new, max_table_size_to_drop="1"), 359, "d.replaced was not dropped")
     assert pair.n1.query("SELECT * FROM d.replaced ORDER BY a") == "1\n2\n"
     pair.n1.query(replacing("(a Int8, b String)", "/r2", "AS SELECT a, 'new' AS b FROM d.replaced"))
     assert pair.n1.query("SELECT * FROM d.replaced ORDER BY a") == "1\tnew\n2\tnew\n"

@@ -36,6 +36,7 @@ from engine.node.replicated.definitions.if_empty import check_empty, is_if_empty
 from engine.node.replicated.definitions.own_tables import own_table, table_behind
 from engine.node.replicated.parts.partition_sql import alter_pieces, column_drops
 from engine.node.replicated.rows.dropped_columns import DroppedColumns
+from engine.node.replicated.running.drop_limits import check_replaced
 from engine.node.replicated.running.lifecycle import TableLifecycle
 from engine.node.replicated.running.local_tables import LocalTables
 from engine.node.statement import Asked
@@ -114,6 +115,7 @@ class ChdbSchema:
         statement = parse_statement(asked.sql)
         match moment_of(statement):
             case Moment.BEHIND if await self._takes_rows_place(statement):
+                await check_replaced(self._shell.local, asked, statement.tables[0])
                 await self._replace(asked, statement.tables[0], commit)
             case Moment.BEHIND:
                 await self._behind(asked, statement, commit)

@@ -124,6 +124,9 @@ class Disk(LocalTables):
     async def engine_of_database(self, database: str) -> str | None:
         return "Atomic" if self.has_database else None
 
+    async def size_bytes(self, name: TableName) -> int:
+        return 0
+
     async def needed_elsewhere(self, database: str) -> Sequence[tuple[str, str, bool]]:
         return []
 

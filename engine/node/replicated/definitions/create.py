@@ -144,7 +144,14 @@ class CreateStatements:
 
         async with self._life.names.hold([name]):
             await replace_table(
-                self._life, self._env, name, uuid, None, make=make, taking=_taking(Definition(asked.sql))
+                self._life,
+                self._env,
+                asked,
+                name,
+                uuid,
+                None,
+                make=make,
+                taking=_taking(Definition(asked.sql)),
             )
         return done(asked)
 
@@ -193,6 +200,7 @@ class CreateStatements:
         await replace_table(
             self._life,
             self._env,
+            asked,
             name,
             uuid,
             place.me,

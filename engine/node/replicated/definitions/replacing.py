@@ -27,13 +27,16 @@ from engine.node.replicated.definitions.leftovers import clear, clear_place, dro
 from engine.node.replicated.definitions.table_names import renaming
 from engine.node.replicated.definitions.taking_place import Taking, check_place, temporary_name
 from engine.node.replicated.running.catalog import TableState
+from engine.node.replicated.running.drop_limits import check_replaced
 from engine.node.replicated.running.lifecycle import Leaves, TableLifecycle
+from engine.node.statement import Asked
 from engine.replication.paths import ReplicaPaths
 
 
 async def replace_table(
     life: TableLifecycle,
     env: Env,
+    asked: Asked,
     name: TableName,
     uuid: UUID,
     me: ReplicaPaths | None,
@@ -44,8 +47,9 @@ async def replace_table(
     """All steps. `make` creates and fills the table under the name that it is given; `me` is its replica, if
     it is to have one. The caller holds the lock of `name`.
 
-    Raises SqlError: 60 and 57 as `taking` says, 253 when the new replica is the old one's or another table's
-    of this node, and what `make` and chDB raise; Busy when what an earlier attempt left cannot go yet.
+    Raises SqlError: 60 and 57 as `taking` says, 359 for an old table that is too large to go, 253 when the
+    new replica is the old one's or another table's of this node, and what `make` and chDB raise; Busy when
+    what an earlier attempt left cannot go yet.
     """
     temporary = temporary_name(name, uuid)
     await clear(life, env, temporary)
@@ -55,6 +59,8 @@ async def replace_table(
             await _drop(life, temporary)
             return
         check_place(name, old, taking)
+        if old is not None:
+            await check_replaced(life.local, asked, name)
         await _drop(life, temporary)
         if me is not None:
             await clear_place(life, env, me)

@@ -1,13 +1,16 @@
 """Large tables and partitions are not dropped by mistake: `max_table_size_to_drop` and
 `max_partition_size_to_drop`, of the statement, the request or the session; 0 for no limit.
 
-DROP TABLE is chDB's, which looks itself. Source: ClickHouse's Context::checkCanBeDropped.
+DROP TABLE is chDB's, which looks itself. CREATE OR REPLACE drops a table by the node's own hand, so it is
+looked at here. Source: ClickHouse's Context::checkCanBeDropped.
 """
 
 from __future__ import annotations
 
 from engine.errors import Code, SqlError
+from engine.names import TableName
 from engine.node.asked_settings import number, settings_of
+from engine.node.replicated.running.local_tables import LocalTables
 from engine.node.statement import Asked
 from engine.replication.part_name import PartName
 from engine.replication.replica.context import ReplicaContext
@@ -34,6 +37,11 @@ def check_table(ctx: ReplicaContext, asked: Asked) -> None:
     """Raises SqlError 359."""
     size_bytes = sum(part.size_bytes for part in ctx.store.active.values())
     _check(f"Table {ctx.name}", size_bytes, "max_table_size_to_drop", asked)
+
+
+async def check_replaced(local: LocalTables, asked: Asked, name: TableName) -> None:
+    """Of the table of this name, whatever its engine, if there is one. Raises SqlError 359."""
+    _check(f"Table {name}", await local.size_bytes(name), "max_table_size_to_drop", asked)
 
 
 def _check(what: str, size_bytes: int, setting: str, asked: Asked) -> None:

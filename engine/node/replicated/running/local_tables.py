@@ -90,6 +90,14 @@ class LocalTables:
         rows = await self.rows(f"SELECT name FROM system.tables WHERE database = {quote_string(database)}")
         return [name for (name,) in rows]
 
+    async def size_bytes(self, name: TableName) -> int:
+        """What it has on the disk or in memory; 0 for what is not there, or where nobody knows."""
+        rows = await self.rows(
+            f"SELECT total_bytes FROM system.tables WHERE database = {quote_string(name.database)} "
+            f"AND name = {quote_string(name.table)}"
+        )
+        return int(rows[0][0] or 0) if rows else 0
+
     async def active_parts(self, name: TableName) -> Sequence[tuple[str, str]]:
         """Name and directory of each."""
         rows = await self.rows(f"SELECT name, path FROM system.parts WHERE active AND {_is(name)}")
