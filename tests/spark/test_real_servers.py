@@ -14,9 +14,11 @@ from pyspark.sql import functions as F
 from engine.errors import Code, ConfigError, SqlError
 from spark_apps.clickhouse_cluster import staging
 from spark_apps.clickhouse_cluster.http import Server
+from spark_apps.clickhouse_cluster.records import Mode
+from spark_apps.clickhouse_cluster.writer import finish
 from tests.spark.conftest import Servers
 from tests.spark.test_direct import begin as begin_direct
-from tests.spark.test_faults import make_table
+from tests.spark.test_faults import attempt, begin, make_table
 from tests.spark.test_stream import files
 
 pytestmark = pytest.mark.extended
@@ -87,6 +89,22 @@ def test_months_are_replaced_on_all_shards(spark: SparkSession, place: Servers) 
         f"SELECT toYYYYMM(d) AS m, count(), countIf(s LIKE 'new%') FROM {table}_all GROUP BY m ORDER BY m"
     )
     assert found.splitlines() == ["201301\t160\t0", "201302\t9\t9"]
+
+
+def test_partitions_that_are_to_be_empty_are_so_on_all_replicas(real: Servers) -> None:
+    """18.16 keeps the rows on another replica now and then, where they came by a REPLACE and an ATTACH."""
+    place = Servers("pair", [real.all])
+    for turn in range(12):
+        table = place.table("a UInt32, s String", rest="PARTITION BY a % 5 ORDER BY a")
+        for name, mode, last in (
+            ("old", Mode.OVERWRITE_PARTITIONS, 20),
+            ("more", Mode.APPEND, 20),
+            ("new", Mode.OVERWRITE_PARTITIONS, 4),
+        ):
+            named = {"partitions": "4"} if name == "new" else {}
+            job = begin(place, table, job_id=name, mode=mode, **named)
+            finish(job, [attempt(job, task=0, number=1, last=last, s=name)])
+        assert [server.text(f"SELECT count() FROM {table}") for server in place.all] == ["4", "4"], turn
 
 
 def test_a_batch_of_a_stream_that_is_repeated_is_written_once(
