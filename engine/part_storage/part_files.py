@@ -13,6 +13,7 @@ from pathlib import Path
 from engine.errors import Corrupt
 from engine.part_storage.part_ttl import TTL_FILE, ttl_in
 from engine.part_storage.part_uuid import UUID_FILE, part_of_text, uuid_of
+from engine.replication.file_names import is_plain_name
 from engine.replication.part_checksums import (
     MAX_FILE_BYTES,
     FileChecksum,
@@ -34,7 +35,6 @@ LOCAL_FILES = frozenset(
 how often the one table was altered (REPLACE PARTITION loses it for projections)."""
 
 _LOCAL_NAME = re.compile(r"([0-9A-Za-z-]+)_([0-9]+)_([0-9]+)_([0-9]+)(?:_([0-9]+))?\Z", re.ASCII)
-_PLAIN_NAME = re.compile(r"[0-9A-Za-z_%.@#+=-]{1,255}\Z", re.ASCII)
 _MAX_COLUMNS_BYTES = 16 << 20
 
 
@@ -63,16 +63,12 @@ def level_of(local_name: str) -> int:
 def is_file_name(name: str) -> bool:
     """Whether `name` may be a file of a part: a plain name, or one in a projection's directory.
 
-    It comes from peers and is joined to a path: no separator but that one, and nothing but dots is no name.
+    It comes from peers and is joined to a path.
     """
     directory, slash, file = name.rpartition("/")
-    if slash and not (_is_plain(directory) and directory.endswith(PROJECTION_SUFFIX)):
+    if slash and not (is_plain_name(directory) and directory.endswith(PROJECTION_SUFFIX)):
         return False
-    return _is_plain(file) and not file.endswith(PROJECTION_SUFFIX)
-
-
-def _is_plain(name: str) -> bool:
-    return _PLAIN_NAME.match(name) is not None and name.strip(".") != ""
+    return is_plain_name(file) and not file.endswith(PROJECTION_SUFFIX)
 
 
 def link_part(source: Path, target: Path, *, name: PartName | None) -> None:

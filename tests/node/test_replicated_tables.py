@@ -529,3 +529,18 @@ def test_a_session_may_mean_if_not_exists_with_every_create(pair: Pair) -> None:
     pair.n1.query(create, create_if_not_exists="1")
     pair.n1.query(f"CREATE TABLE {t} AS {t} ENGINE = Distributed(all, d, {t})", create_if_not_exists="1")
     assert pair.n1.query(f"SELECT engine FROM system.tables WHERE name = '{t}'") == "ReplicatedMergeTree\n"
+
+
+@pytest.mark.parametrize("name", ["nach größe", "a (b, c) = 'd'", "back\\\\slash", "\\xff"])
+def test_parts_with_files_of_any_name_reach_the_other_replica(pair: Pair, name: str) -> None:
+    """chDB names the directory of a projection as the projection, and files as the types of a Variant."""
+    t = pair.table(
+        "k UInt64, v Variant(Tuple(x Int8, y String), Array(String)),"
+        f" PROJECTION `{name}` (SELECT k % 2, count() GROUP BY k % 2)",
+        rest="ORDER BY k SETTINGS min_bytes_for_wide_part = 0, escape_variant_subcolumn_filenames = 0",
+    )
+    pair.n1.query(f"INSERT INTO {t} VALUES (1, ['a']), (2, (1, 'b'))")
+    pair.n2.query(f"SYSTEM SYNC REPLICA {t}", receive_timeout="20")
+    pair.n2.query(f"ALTER TABLE {t} MATERIALIZE PROJECTION `{name}` SETTINGS mutations_sync = 2")
+    assert pair.same(f"SELECT * FROM {t} ORDER BY k") == "1\t['a']\n2\t(1,'b')\n"
+    assert pair.same(f"SELECT count() FROM system.projection_parts WHERE active AND table = '{t}'") == "1\n"

@@ -56,7 +56,6 @@ UNLISTED_SINCE = {
 _ENDPOINT_PREFIX = "DataPartsExchange:"
 _COMPACT_MARKS = frozenset({"data.mrk3", "data.cmrk3", "data.mrk4", "data.cmrk4"})
 _U64 = struct.Struct("<Q")
-_MAX_NAME_BYTES = 255
 
 
 def endpoint_of(replica_path: str) -> str:
@@ -80,24 +79,18 @@ def number_of(eight: bytes) -> int:
     return int(_U64.unpack(eight)[0])
 
 
+def name_string(name: str) -> bytes:
+    """The name of a file or projection, which need not be UTF-8."""
+    return string(name.encode("utf-8", "surrogateescape"))
+
+
 def file_head(file: PartFile, name: str) -> bytes:
     """What stands before a file's bytes."""
-    return string(name.encode("utf-8", "surrogateescape")) + u64(file.size_bytes)
+    return name_string(name) + u64(file.size_bytes)
 
 
 def part_type(names: frozenset[str]) -> bytes:
     return b"Compact" if names & _COMPACT_MARKS else b"Wide"
-
-
-def is_plain_name(name: str) -> bool:
-    """Whether a name from a peer may become a file's: one step of a path, and not a hidden one."""
-    return (
-        0 < len(name.encode("utf-8", "surrogateescape")) <= _MAX_NAME_BYTES
-        and name not in (".", "..")
-        and "/" not in name
-        and "\\" not in name
-        and all(char >= " " and char != "\x7f" for char in name)
-    )
 
 
 @dataclass(frozen=True, slots=True)

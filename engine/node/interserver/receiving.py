@@ -24,11 +24,11 @@ from engine.node.interserver.protocol import (
     WITH_TTL,
     WITH_TYPE,
     WITH_UUID,
-    is_plain_name,
     number_of,
 )
 from engine.node.interserver.sending import SMALL_BYTES, hash_of_small, hash_slowly
 from engine.replication.file_hash import FileHash
+from engine.replication.file_names import is_plain_name
 from engine.replication.part_checksums import MAX_FILE_BYTES, PartDiffers, parse_checksums_file
 from engine.replication.part_store import IncomingPart, PartFile
 

@@ -28,6 +28,7 @@ from engine.node.interserver.protocol import (
     WITH_UUID,
     PartFiles,
     file_head,
+    name_string,
     part_type,
     string,
     u64,
@@ -88,7 +89,7 @@ class PartSender:
         """How much `write` gives."""
         size = len(self._head) + len(u64(0)) + sum(map(_size_on_wire, self._own))
         for name, files in self._projections:
-            size += len(string(name.encode())) + len(u64(0)) + sum(map(_size_on_wire, files))
+            size += len(name_string(name)) + len(u64(0)) + sum(map(_size_on_wire, files))
         return size
 
     async def write(self) -> AsyncIterator[bytes]:
@@ -101,7 +102,7 @@ class PartSender:
             return
         yield self._head
         for name, files in self._projections:
-            yield string(name.encode()) + u64(len(files))
+            yield name_string(name) + u64(len(files))
             async for piece in self._write_files(files, name):
                 yield piece
         yield u64(len(self._own))

@@ -23,7 +23,7 @@ from engine.node.interserver import (
     InterserverServer,
 )
 from engine.node.interserver.credentials import refusal_of
-from engine.node.interserver.protocol import NEWEST_VERSION, PartFiles, is_plain_name
+from engine.node.interserver.protocol import NEWEST_VERSION, PartFiles
 from engine.replication.bandwidth import Bandwidth
 from engine.replication.fetching import PartUnavailable
 from engine.replication.file_hash import FileHash, file_hash
@@ -389,18 +389,6 @@ def test_the_hash_of_a_file_is_clickhouses_in_whatever_pieces_it_comes(
     for at in range(0, len(content), piece_bytes):
         hashed.update(content[at : at + piece_bytes])
     assert hashed.digest().hex() == expected == file_hash(content).hex()
-
-
-@pytest.mark.parametrize(
-    "name", ["", ".", "..", "a/b", "/etc/passwd", "a\\b", "a\0b", "a\nb", "\x7f", "x" * 256, "ä" * 128]
-)
-def test_hostile_file_names_are_no_plain_names(name: str) -> None:
-    assert not is_plain_name(name)
-
-
-@pytest.mark.parametrize("name", ["data.bin", "b%20c.cmrk2", "x" * 255, "..bin", "größe.bin"])
-def test_ordinary_file_names_are_plain_names(name: str) -> None:
-    assert is_plain_name(name)
 
 
 def test_files_of_projections_are_told_from_those_of_the_part() -> None:

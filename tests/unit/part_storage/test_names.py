@@ -55,7 +55,11 @@ def test_numbers_that_do_not_fit_and_texts_that_are_no_uuid_are_refused() -> Non
     assert part_of("all", backwards) is None
 
 
-@pytest.mark.parametrize("name", ["data.bin", "a%2Eb.cmrk4", "p.proj/data.bin", "skp_idx_i.idx2", "x@y.bin"])
+@pytest.mark.parametrize(
+    "name",
+    ["data.bin", "a%2Eb.cmrk4", "p.proj/data.bin", "skp_idx_i.idx2", "x@y.bin", "v.Tuple(x Int8).bin",
+     "nach größe.proj/data.bin", "x" * 255, "..bin", "a\\b", "\udcff.proj/data.bin"],
+)  # fmt: skip
 def test_names_of_files(name: str) -> None:
     assert is_file_name(name)
 
@@ -63,7 +67,7 @@ def test_names_of_files(name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     ["", ".", "..", "../x", "/etc/passwd", "a/b", "p.proj/../x", "p.proj/q.proj/x", "p.proj/",
-     "p.proj", "a\0b", "a\nb", "p.proj//x", "x" * 300, "..proj/x/y", "a\\b"],
+     "p.proj", "a\0b", "a\nb", "\x7f", "p.proj//x", "x" * 256, "ä" * 128, "..proj/x/y"],
 )  # fmt: skip
 def test_names_that_could_lead_elsewhere(name: str) -> None:
     assert not is_file_name(name)
