@@ -23,7 +23,7 @@ from engine.part_storage.mutation_scratch import columns_in, columns_of, prepare
 from engine.part_storage.part_columns import depends_on_name, refuse_untellable
 from engine.part_storage.part_files import files_of, link_part, read_part, remove_tree
 from engine.part_storage.part_sizes import check_written
-from engine.part_storage.scratch_tables import Scratch, ScratchTables, merged_part
+from engine.part_storage.scratch_tables import Merging, Scratch, ScratchTables, merged_part
 from engine.part_storage.table_state import LocalPart, TableState
 from engine.part_storage.workers import Connection, Workers
 from engine.replication.part_checksums import PartDiffers
@@ -125,7 +125,8 @@ class Producer:
         refuse_untellable(with_bodies(commands, functions))
         with ExitStack() as stack:
             directory = stack.enter_context(self._held(source))
-            scratch = stack.enter_context(self._scratch.made(connection, "mutate"))
+            merging = self._merging_for(connection, directory)
+            scratch = stack.enter_context(self._scratch.made(connection, "mutate", merging=merging))
             runs = prepare_for(connection, scratch, directory, commands, self._state.renames)
             if not runs:
                 return self.stage_links(directory, result)
@@ -141,6 +142,19 @@ class Producer:
                 except SqlError as error:
                     raise mutation_error(error) from error
             return self._stage_result(connection, scratch, result)
+
+    def _merging_for(self, connection: Connection, part: Path) -> Merging:
+        """chDB lets the column of versions have a wider type, and never again a narrower one, as the part
+        has. What a mutation makes does not depend on how its table merges."""
+        try:
+            table = self._scratch.known_definition or self._scratch.definition(connection)
+        except SqlError:  # of a GraphiteMergeTree, whose rules stand elsewhere
+            return Merging.OF_TABLE
+        version = table.metadata.version_column
+        if not version or version not in table.columns.by_name:
+            return Merging.OF_TABLE
+        is_alike = columns_in(part).get(version) == table.columns.by_name[version].type
+        return Merging.OF_TABLE if is_alike else Merging.NONE
 
     def _user_functions(self, connection: Connection) -> dict[str, str]:
         """The CREATE texts of SQL user functions by name. Nearly always there are none, and asking chDB for

@@ -6,6 +6,7 @@ They live in a database of engine Memory and are gone after a restart; their dir
 
 from __future__ import annotations
 
+import enum
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,6 +43,13 @@ _LOOKS, _LOOK_PAUSE_S = 50, 0.02
 """For a table under its name, which chDB may have given to another one a moment ago."""
 _DROP_PAUSE_S = 1.0
 """Dropping takes as long as making. What has just been merged is of more interest, also to other replicas."""
+
+
+class Merging(enum.Enum):
+    """Whether such a table is to merge as its table does."""
+
+    OF_TABLE = "it has the table's engine"
+    NONE = "its engine is MergeTree, which needs no column of a certain type"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,13 +129,16 @@ class ScratchTables:
             where += f" AND has(data_paths, {quote_string(f'{self._state.data}/')})"
         return connection.text(f"SELECT create_table_query FROM system.tables WHERE {where}")
 
-    def make(self, connection: Connection, purpose: str) -> Scratch:
+    def make(self, connection: Connection, purpose: str, *, merging: Merging = Merging.OF_TABLE) -> Scratch:
         """An empty table of the same structure.
 
         It is attached, not created: an ALTER, or a setting of who made the table, may have led to what CREATE
         would refuse.
         """
-        return self._attached(connection, purpose, self._body(connection), {})
+        body = self._body(connection)
+        if merging is Merging.NONE:
+            body = _with_plain_engine(body)
+        return self._attached(connection, purpose, body, {})
 
     def filled(
         self,
@@ -210,9 +221,11 @@ class ScratchTables:
         self._mine.discard(scratch.name.table)
 
     @contextmanager
-    def made(self, connection: Connection, purpose: str) -> Iterator[Scratch]:
+    def made(
+        self, connection: Connection, purpose: str, *, merging: Merging = Merging.OF_TABLE
+    ) -> Iterator[Scratch]:
         """A table for the length of a `with` block."""
-        scratch = self.make(connection, purpose)
+        scratch = self.make(connection, purpose, merging=merging)
         try:
             yield scratch
         finally:
@@ -269,6 +282,20 @@ class ScratchTables:
 
 def _body_start(create: str) -> int:
     return next(token for token in scan(create) if token.text == "(").start
+
+
+def _with_plain_engine(body: str) -> str:
+    """The text behind a table's name with engine MergeTree."""
+    tokens = [token for token in scan(body) if token.is_significant]
+    depth, engine = 0, 0
+    for at, token in enumerate(tokens):
+        if engine and depth == 0 and at > engine + 2 and token.text != "(":
+            return f"{body[: tokens[engine + 2].start]}MergeTree {body[token.start :]}"
+        if len(token.text) == 1:
+            depth += (token.text in "([{") - (token.text in ")]}")
+        if depth == 0 and not engine and token.text == "ENGINE":
+            engine = at
+    raise SqlError(Code.SYNTAX_ERROR, f"Expected ENGINE in: {body[:200]}")
 
 
 def _local_name(partition_id: str, number: int) -> str:

@@ -283,6 +283,27 @@ def test_a_column_takes_the_place_of_one_that_is_dropped(pair: Pair, kept: str) 
     assert pair.rows(t) == f"1\tfirst{beside}\n2\tsecond{beside}\n"
 
 
+@pytest.mark.parametrize(
+    ("engine", "arguments"),
+    [("ReplicatedReplacingMergeTree", "ver, gone"), ("ReplicatedVersionedCollapsingMergeTree", "sign, ver")],
+)
+def test_a_column_of_versions_gets_a_wider_type(pair: Pair, engine: str, arguments: str) -> None:
+    t = pair.table(
+        "k UInt64, ver UInt8, sign Int8 DEFAULT 1, gone UInt8, PROJECTION p (SELECT k, ver ORDER BY ver)",
+        engine=engine,
+        arguments=arguments,
+        rest="ORDER BY k SETTINGS deduplicate_merge_projection_mode = 'rebuild'",
+    )
+    pair.n1.query(f"INSERT INTO {t} (k, ver) VALUES (1, 200), (2, 3)")
+    pair.n1.query(f"ALTER TABLE {t} MODIFY COLUMN ver UInt32 SETTINGS alter_sync = 2", receive_timeout="20")
+    pair.n2.query(f"INSERT INTO {t} (k, ver, gone) VALUES (1, 100000, 0), (2, 2, 0)")
+    pair.n1.query(f"OPTIMIZE TABLE {t} FINAL SETTINGS alter_sync = 2")
+    select = f"SELECT k, ver FROM {t} ORDER BY k, ver"
+    kept = "1\t100000\n2\t3\n" if "Replacing" in engine else "1\t200\n1\t100000\n2\t2\n2\t3\n"
+    assert pair.same(select) == kept
+    assert error(pair.n1.post(f"ALTER TABLE {t} MODIFY COLUMN ver UInt8")) == 524
+
+
 def test_an_alter_that_would_rewrite_data_can_be_forbidden(pair: Pair) -> None:
     t, forbidden = pair.table(), {"allow_non_metadata_alters": "0"}
     for command in ("DROP COLUMN v", "MODIFY COLUMN v LowCardinality(String)", "RENAME COLUMN v TO w"):
