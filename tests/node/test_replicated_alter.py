@@ -257,6 +257,29 @@ def test_a_mutation_with_a_subquery_names_the_database_that_it_reads(pair: Pair)
     assert command == "DELETE WHERE k IN (SELECT k FROM default.chosen)\n"
 
 
+def test_an_alter_names_the_database_of_the_dictionaries_that_it_asks(pair: Pair) -> None:
+    t = pair.table()
+    for node in pair.both:
+        node.query("CREATE DATABASE words")
+        node.query("CREATE TABLE words.source (k UInt64, w String) ENGINE = Memory")
+        node.query("INSERT INTO words.source VALUES (1, 'one'), (2, 'two')")
+        source = "SOURCE(CLICKHOUSE(TABLE 'source' DATABASE 'words')) LAYOUT(FLAT()) LIFETIME(0)"
+        node.query(f"CREATE DICTIONARY words.numbers (k UInt64, w String) PRIMARY KEY k {source}")
+    pair.n1.query(f"INSERT INTO {t} VALUES (1, 'a'), (2, 'b')")
+    settings = {"database": "words", "alter_sync": "2", "mutations_sync": "2"}
+    settings["allow_nondeterministic_mutations"] = "1"
+    for command in (
+        "ADD COLUMN w String DEFAULT dictGet('numbers', 'w', k)",
+        "ADD CONSTRAINT c CHECK dictHas('numbers', k)",
+        "UPDATE v = dictGetString('numbers', 'w', k) WHERE dictGet(numbers, 'w', k) != 'one'",
+    ):
+        pair.n1.query(f"ALTER TABLE default.{t} {command}", **settings)
+    pair.n2.query(f"INSERT INTO {t} (k, v) VALUES (1, 'c')")
+    pair.synced(t)
+    assert pair.same(f"SELECT k, v, w FROM {t} ORDER BY k, v") == "1\ta\tone\n1\tc\tone\n2\ttwo\ttwo\n"
+    assert error(pair.n2.post(f"INSERT INTO {t} (k) VALUES (3)")) == 469
+
+
 def test_indexes_by_either_statement(pair: Pair) -> None:
     t = pair.table()
     pair.n1.query(f"CREATE INDEX i ON {t} (v) TYPE bloom_filter GRANULARITY 1")

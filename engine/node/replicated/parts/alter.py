@@ -52,6 +52,7 @@ from engine.replication.renamed_columns import renamed_columns
 from engine.replication.replica.context import ReplicaContext
 from engine.sql import AlterCommand, Statement, StatementKind, with_default_database
 from engine.sql.cursor import Cursor
+from engine.sql.dictionary_names import with_dictionary_database
 from engine.sql.parse import draft_of
 
 _KINDS = frozenset(
@@ -309,10 +310,14 @@ def _parts_without_namesakes(run: Sequence[AlterPiece]) -> list[list[AlterPiece]
 async def _written_anew(asked: Asked, pieces: Sequence[AlterPiece], database: str) -> str:
     """The sub-commands on one line, as chDB writes them, each without parentheses: all versions read that.
 
-    Tables in subqueries that have no database get that of the table, as in ClickHouse.
+    Tables in subqueries that have no database get that of the table, and dictionaries the current one, as in
+    ClickHouse.
     """
     prefix = f"ALTER TABLE {_PLACE} "
-    whole = [with_default_database(prefix + piece.text, database) for piece in pieces]
+    whole = [
+        with_dictionary_database(with_default_database(prefix + piece.text, database), asked.current_database)
+        for piece in pieces
+    ]
     columns = ", ".join(
         f"formatQuerySingleLine({quote_string(sql)}) AS c{index}" for index, sql in enumerate(whole)
     )
