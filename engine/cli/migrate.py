@@ -33,7 +33,6 @@ from engine.cli.migrate_place import (
     no_ledger_yet,
     node_option,
     open_ledger,
-    probe_of,
     request_for,
     run_options,
 )
@@ -158,7 +157,7 @@ def _plan(
     async def work() -> None:
         async with place.runner(ledger) as runner:
             with telling("asking the hosts"):
-                plan = await make_plan(runner, request, probe=probe_of(nodes, place.config.topology))
+                plan = await make_plan(runner, request, probe=place.probe(nodes))
             print_json(plan.to_json()) if as_json else show_plan(plan)
             if plan.problems:
                 _exit(ExitCode.REFUSED)
@@ -330,7 +329,7 @@ def rollback_command(
 
 def _run(place: Place, ledger: Ledger, request: RunRequest, *, nodes: tuple[str, ...], as_json: bool) -> None:
     async def work(wanted: RunRequest) -> RunSummary:
-        async with place.runner(ledger, probe=probe_of(nodes, place.config.topology)) as runner:
+        async with place.runner(ledger, probe=place.probe(nodes)) as runner:
             with Reporter() as reporter:
                 return await drive(runner, wanted, listener=reporter)
 

@@ -6,7 +6,15 @@ from pathlib import Path
 
 import click
 
-from engine.cli.common import ExitCode, config_option, json_option, load_config, print_json, run_async
+from engine.cli.common import (
+    ExitCode,
+    config_option,
+    find_config,
+    json_option,
+    load_config,
+    print_json,
+    run_async,
+)
 from engine.cli.migrate_place import (
     Place,
     find_folder,
@@ -46,10 +54,11 @@ def status_command(
     What has happened since the last run is looked up and recorded. Exit code 1 when a migration has failed, 3
     when one is not finished.
     """
-    ledger, node = open_ledger(ledger_url), load_config(config)
+    ledger, config_file = open_ledger(ledger_url), find_config(config)
+    node = load_config(config_file)
     shown = []
     for folder in find_folders(directory, cluster):
-        place = Place(load_folder(folder, cluster=cluster), node)
+        place = Place(load_folder(folder, cluster=cluster), node, config_file)
         note = "" if no_refresh else run_async(_refresh(place, ledger))
         note = note or no_ledger_yet(ledger)
         shown.append(ClusterStatus(place.migrations, ledger.records(place.migrations.cluster), note))

@@ -14,6 +14,7 @@ import click
 
 from engine.cli.common import (
     MIGRATIONS_VARIABLE,
+    find_config,
     host_and_url,
     keeper_session,
     load_config,
@@ -25,7 +26,7 @@ from engine.ddl.output import DEFAULT_TIMEOUT_S, OutputMode
 from engine.env import SystemEnv
 from engine.errors import ConfigError, SqlError
 from engine.local.ledger_place import LEDGER_FILE, LEDGER_VARIABLE, ledger_url_of
-from engine.local.state import read_state
+from engine.local.state import stack_nodes
 from engine.migrations.files import Direction, MigrationSet, cluster_folders, load_folder
 from engine.migrations.ledger import Ledger
 from engine.migrations.model import RunRequest
@@ -159,12 +160,12 @@ def node_option(command: F) -> F:
         multiple=True,
         metavar="HOST=URL",
         help="Where to ask a host for its tables and databases, such as node01=http://10.0.0.1:8123. "
-        "Default: the local stack's nodes.",
+        "Default: the local stack's nodes, with its configuration.",
     )(command)
 
 
-def probe_of(nodes: tuple[str, ...], topology: Topology) -> HttpProbe | None:
-    """The named nodes, else those of the local stack, else nobody is asked.
+def _probe_of(nodes: tuple[str, ...], topology: Topology, config_file: Path) -> HttpProbe | None:
+    """The named nodes, else those of the local stack if this is its configuration, else nobody is asked.
 
     Raises BadParameter for a host that no cluster has: it would not be asked, and nobody would notice.
     """
@@ -178,9 +179,7 @@ def probe_of(nodes: tuple[str, ...], topology: Topology) -> HttpProbe | None:
             f"{', '.join(sorted(hosts))}.",
             param_hint="--node",
         )
-    if not urls:
-        state = read_state(stack_home())
-        urls = dict(state.nodes) if state is not None else {}
+    urls = urls or stack_nodes(stack_home(), config_file)
     return HttpProbe(urls) if urls else None
 
 
@@ -201,11 +200,13 @@ class Place:
 
     migrations: MigrationSet
     config: NodeConfig
+    config_file: Path
 
     @classmethod
     def of(cls, directory: Path, cluster: str, config: Path | None) -> Place:
         folder = find_folder(directory, cluster)
-        return cls(load_folder(folder, cluster=cluster), load_config(config))
+        file = find_config(config)
+        return cls(load_folder(folder, cluster=cluster), load_config(file), file)
 
     @classmethod
     def known(cls, directory: Path, cluster: str, config: Path | None) -> Place:
@@ -220,6 +221,10 @@ class Place:
     def surroundings(self) -> Surroundings:
         cluster = self.migrations.cluster
         return Surroundings(cluster, self.config.topology, self.config.queue_of(cluster))
+
+    def probe(self, nodes: tuple[str, ...]) -> HttpProbe | None:
+        """Who asks the hosts; `nodes` is `--node`. Raises BadParameter."""
+        return _probe_of(nodes, self.config.topology, self.config_file)
 
     @contextlib.asynccontextmanager
     async def runner(

@@ -15,6 +15,7 @@ import click
 from engine.cli.common import (
     CLUSTER_VARIABLE,
     ExitCode,
+    find_config,
     host_and_url,
     load_config,
     print_json,
@@ -26,7 +27,7 @@ from engine.cli.numbers import Finite
 from engine.env import SystemEnv
 from engine.errors import ConfigError
 from engine.local.ledger_place import LEDGER_FILE, LEDGER_VARIABLE, ledger_url_of
-from engine.local.state import read_state
+from engine.local.state import stack_nodes
 from engine.operations.act import Act, ActResult, ActState, Plan
 from engine.operations.carrying_out import Performer, Report, carry_out
 from engine.operations.records import RecordsUnavailable
@@ -70,7 +71,7 @@ def site_options(command: F) -> F:
                 metavar="HOST=URL",
                 help="Where a host's HTTP interface is, as node01=http://10.0.0.1:8123 or, if they share a "
                 "name, 127.0.0.1:9000=http://127.0.0.1:8123. Default: what the configuration says "
-                "(http_host, http_port), or the local stack's nodes.",
+                "(http_host, http_port), or with its configuration the local stack's nodes.",
             ),
             click.option(
                 "--user", default="", help=f"User on the nodes; the password is ${PASSWORD_VARIABLE}."
@@ -130,10 +131,7 @@ async def site_for(
     """The site that the options of `site_options` name. Raises as `open_site`."""
     loaded = load_config(config)
     cluster = options["cluster"] or _only_cluster(sorted(loaded.topology.clusters))
-    urls = dict(map(host_and_url, options["nodes"]))
-    state = read_state(stack_home())
-    if not urls and state is not None:
-        urls = dict(state.nodes)
+    urls = dict(map(host_and_url, options["nodes"])) or stack_nodes(stack_home(), find_config(config))
     ledger_url = ledger_url_of(stack_home(), os.environ)
     async with open_site(
         cluster,

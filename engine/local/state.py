@@ -98,6 +98,14 @@ def read_state(home: Path) -> StackState | None:
         return None
 
 
+def stack_nodes(home: Path, config_file: Path) -> dict[str, str]:
+    """Where the stack's nodes are, by host; none for another configuration than the stack's own, whose hosts
+    may have the same names. Raises Corrupt."""
+    state = read_state(home)
+    is_its_own = state is not None and Path(state.config_file).resolve() == config_file.resolve()
+    return dict(state.nodes) if state is not None and is_its_own else {}
+
+
 def write_state(home: Path, state: StackState) -> None:
     """Replace the state file; readers see the old or the new one."""
     path = home / STATE_FILE

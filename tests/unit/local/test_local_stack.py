@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -20,7 +21,7 @@ from engine.local.progress import EventReader, FileSink, Steps, StepState
 from engine.local.stack import Stack
 from engine.local.stack_options import StackOptions
 from engine.local.stack_ports import DEFAULT_BASE, StackPorts
-from engine.local.state import Phase, ProcessEntry, StackState, read_state, write_state
+from engine.local.state import Phase, ProcessEntry, StackState, read_state, stack_nodes, write_state
 from engine.ports import is_free
 from engine.processes import ProcessId
 
@@ -162,6 +163,18 @@ def test_the_state_survives_its_file_and_only_its_owner_may_read_it(tmp_path: Pa
     assert read_state(tmp_path) == state()
     assert stat.S_IMODE((tmp_path / "state.json").stat().st_mode) == 0o600
     assert "secret" not in repr(state())
+
+
+def test_another_configuration_s_hosts_are_not_the_stack_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, other = tmp_path / "cluster.xml", tmp_path / "other" / "cluster.xml"
+    assert stack_nodes(tmp_path, own) == {}
+    nodes = {"node01": "http://127.0.0.1:8123"}
+    write_state(tmp_path, replace(state(), config_file=str(own), nodes=nodes))
+    monkeypatch.chdir(tmp_path)
+    assert stack_nodes(tmp_path, own) == stack_nodes(tmp_path, Path("cluster.xml")) == nodes
+    assert stack_nodes(tmp_path, other) == {}
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"mark": "m"}', "[]"])
