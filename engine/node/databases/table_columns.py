@@ -11,15 +11,15 @@ the table would come to no later entry. The initiator makes it as the statement 
 
 from __future__ import annotations
 
-import json
 import logging
 
 from engine.env import Env
 from engine.errors import SqlError
 from engine.names import TableName, quote_identifier, quote_string
+from engine.node.databases.definition_places import behind_name, comment_at, described
 from engine.node.replicated.running.local_tables import LocalTables
 from engine.node.statement import Asked
-from engine.sql import StatementKind, TokenKind
+from engine.sql import StatementKind
 from engine.sql.cursor import Cursor, Role
 from engine.sql.draft import Draft
 from engine.sql.edit import Edit, apply_edits
@@ -46,9 +46,7 @@ class TableColumns:
         d = draft_of(sql)
         if d.kind is not StatementKind.CREATE_TABLE or not d.refs:
             return sql
-        at = d.at_offset(d.refs[0].end)
-        if d.words[at : at + 1] == ["UUID"]:
-            at += 2
+        at = behind_name(d)
         if d.words[at : at + 1] == ["("]:
             return sql
         behind = d.tokens[at - 1].end
@@ -61,12 +59,12 @@ class TableColumns:
                 begin = d.tokens[d.at_offset(other.start) - 1].start
                 return apply_edits(sql, [Edit(behind, behind, columns), Edit(begin, other.end, "")])
             if d.body is not None and _ends_with(d, d.body, "EMPTY", "AS"):
-                end = _comment_at(d)
+                end = comment_at(d)
                 columns = await _of_result(asked, f"({sql[d.tokens[d.body].start : end]}\n)")
                 select = Edit(d.tokens[d.body - 2].start, end, "")
                 return apply_edits(sql, [Edit(behind, behind, columns), select])
             if d.words[at : at + 1] == ["AS"] and d.words[at + 2 : at + 3] == ["("]:
-                columns = await _of_result(asked, sql[d.tokens[at + 1].start : _comment_at(d)])
+                columns = await _of_result(asked, sql[d.tokens[at + 1].start : comment_at(d)])
                 return apply_edits(sql, [Edit(behind, behind, columns)])
         except SqlError as error:
             log.info("databases.columns_not_told error=%s", error)
@@ -91,11 +89,7 @@ class TableColumns:
 
 
 async def _of_result(asked: Asked, source: str) -> str:
-    found = await asked.session.clone().query(
-        f"DESCRIBE TABLE {source}", format="JSONCompactEachRow", params=asked.params, scope=asked.scope
-    )
-    rows = [json.loads(line) for line in found.data.decode("utf-8", "surrogateescape").splitlines()]
-    return f" ({', '.join(_column(*row[:5]) for row in rows)})"
+    return f" ({', '.join(_column(*row[:5]) for row in await described(asked, source))})"
 
 
 def _column(name: str, type_name: str, kind: str, default: str, comment: str) -> str:
@@ -109,10 +103,3 @@ def _column(name: str, type_name: str, kind: str, default: str, comment: str) ->
 def _ends_with(d: Draft, at: int, *words: str) -> bool:
     """Whether these stand before a token."""
     return d.words[at - len(words) : at] == list(words)
-
-
-def _comment_at(d: Draft) -> int:
-    """Where the COMMENT begins that ends the statement; its end without one."""
-    if d.words[-2:-1] == ["COMMENT"] and d.tokens[-1].kind is TokenKind.STRING:
-        return d.tokens[-2].start
-    return len(d.sql.rstrip("; \t\r\n"))

@@ -6,11 +6,10 @@ could not make it would come to no later entry.
 
 from __future__ import annotations
 
-import json
-
 from engine.names import quote_identifier
+from engine.node.databases.definition_places import behind_name, comment_at, described
 from engine.node.statement import Asked
-from engine.sql import StatementKind, TokenKind
+from engine.sql import StatementKind
 from engine.sql.cursor import Role
 from engine.sql.draft import Draft
 from engine.sql.edit import Edit, apply_edits
@@ -23,10 +22,7 @@ async def with_columns(asked: Asked, sql: str) -> str:
     d = draft_of(sql)
     if d.kind is not StatementKind.CREATE_VIEW or not d.refs:
         return sql
-    at = d.at_offset(d.refs[0].end)
-    if d.words[at : at + 1] == ["UUID"]:
-        at += 2
-    return await _with_columns_at(asked, d, at)
+    return await _with_columns_at(asked, d, behind_name(d))
 
 
 async def with_columns_for_others(asked: Asked, sql: str) -> str:
@@ -49,14 +45,8 @@ async def _with_columns_at(asked: Asked, d: Draft, at: int) -> str:
         return sql
     if d.words[d.body - 1 : d.body] != ["AS"] or "{" in d.words[d.body :]:
         return sql
-    end = len(sql)
-    if d.words[-2:-1] == ["COMMENT"] and d.tokens[-1].kind is TokenKind.STRING:
-        end = d.tokens[-2].start
-    select = sql[d.tokens[d.body].start : end].rstrip("; \t\r\n")
-    found = await asked.session.clone().query(
-        f"DESCRIBE TABLE ({select}\n)", format="JSONCompactEachRow", params=asked.params, scope=asked.scope
-    )
-    rows = [json.loads(line) for line in found.data.decode("utf-8", "surrogateescape").splitlines()]
+    select = sql[d.tokens[d.body].start : comment_at(d)].rstrip("; \t\r\n")
+    rows = await described(asked, f"({select}\n)")
     columns = ", ".join(f"{quote_identifier(row[0])} {row[1]}" for row in rows)
     behind = d.tokens[at - 1].end
     return apply_edits(sql, [Edit(behind, behind, f" ({columns})")])
