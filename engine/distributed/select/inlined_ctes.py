@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.distributed.select.template import alias_behind
+from engine.distributed.select.references import alias_behind
 from engine.names import quote_identifier
 from engine.sql.cursor import Cursor, NameRef
 from engine.sql.edit import Edit, apply_edits

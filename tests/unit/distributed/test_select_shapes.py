@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from engine.distributed.select import RemoteSelect, ShardSource, SourceColumn, SourceTable, plan_select
+from engine.distributed.select.making import make_template
 from engine.distributed.select.model import union_all, virtual_columns
-from engine.distributed.select.template import Reference, make_template, table_names
+from engine.distributed.select.references import Reference, table_names
 from engine.errors import SqlError
 from engine.names import TableName
 from engine.storage.chdb_pool import ChdbPool

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from engine.config.model import Cluster, Replica, Shard, Topology, User
-from engine.distributed.select.template import table_names
+from engine.distributed.select.references import table_names
 from engine.errors import Code, SqlError
 from engine.names import TableName
 from engine.node.distributed.functions.inner_calls import InnerCalls

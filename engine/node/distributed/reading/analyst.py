@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from engine.distributed.select.plan import Analyse
-from engine.distributed.select.template import table_names
+from engine.distributed.select.references import table_names
 from engine.distributed.select.two_phase import Describe
 from engine.errors import SqlError
 from engine.node.asked_settings import settings_of, usual_answers

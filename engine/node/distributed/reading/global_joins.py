@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from engine.distributed.select import IS_CHECKED
+from engine.distributed.select.references import alias_behind
 from engine.distributed.select.sides import Side, sides_of
-from engine.distributed.select.template import alias_behind
 from engine.names import quote_identifier, quote_string
 from engine.node.distributed.reading.scalar_subqueries import is_before_shards, tables_subquery
 from engine.node.distributed.reading.subquery_values import ANSWERED

@@ -11,7 +11,7 @@ from engine.config.model import Topology
 from engine.distributed.peers import PeerShard, peers_of_cluster
 from engine.distributed.select import Analysis, SourceColumn, SourceTable
 from engine.distributed.select.model import virtual_columns
-from engine.distributed.select.template import Reference, alias_behind
+from engine.distributed.select.references import Reference, alias_behind
 from engine.names import HostId, TableName
 from engine.node.asked_settings import flag
 from engine.node.distributed.functions.inner_calls import InnerCalls

@@ -21,15 +21,10 @@ from engine.config.model import Topology
 from engine.distributed.peers import PeerShard
 from engine.distributed.select import USUAL, Analysis, Spread, analyse_select, fill
 from engine.distributed.select.inlined_ctes import with_inlined_ctes
+from engine.distributed.select.making import make_template
 from engine.distributed.select.plan import select_begins
-from engine.distributed.select.template import (
-    Reference,
-    Slot,
-    Template,
-    alias_behind,
-    make_template,
-    table_names,
-)
+from engine.distributed.select.references import Reference, alias_behind, table_names
+from engine.distributed.select.template import Slot, Template
 from engine.errors import Code, SqlError
 from engine.names import HostId, quote_identifier, quote_string
 from engine.node.asked_settings import UNLIMITED, flag, settings_of, usual_answers

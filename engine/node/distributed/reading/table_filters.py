@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 
-from engine.distributed.select.template import table_names
+from engine.distributed.select.references import table_names
 from engine.errors import Code, SqlError
 from engine.names import TableName, quote_string
 from engine.sql.cursor import Cursor

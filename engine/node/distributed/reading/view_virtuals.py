@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from engine.distributed.select.asterisks import Hidden, asterisk_edits
-from engine.distributed.select.template import alias_behind
+from engine.distributed.select.references import alias_behind
 from engine.names import TableName, quote_identifier, quote_string
 from engine.sql.cursor import Cursor, NameRef
 from engine.sql.edit import Edit

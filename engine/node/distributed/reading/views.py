@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from engine.distributed.select.own_names import database_edits, own_name_edits
-from engine.distributed.select.template import alias_behind, table_names
+from engine.distributed.select.references import alias_behind, table_names
 from engine.errors import Code, SqlError
 from engine.names import TableName, quote_identifier, quote_string
 from engine.node.distributed.reading.settings_around import settings_of_statement
