@@ -12,29 +12,25 @@ A text that comes again is not looked at again (`remembered`): only the replicas
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 from engine.config.model import Topology
 from engine.distributed.peers import PeerShard
 from engine.distributed.select import USUAL, Analysis, Spread, analyse_select, fill
 from engine.distributed.select.inlined_ctes import with_inlined_ctes
 from engine.distributed.select.making import make_template
-from engine.distributed.select.plan import select_begins
 from engine.distributed.select.references import Reference, alias_behind, table_names
-from engine.distributed.select.template import Slot, Template
+from engine.distributed.select.template import Template
 from engine.errors import Code, SqlError
-from engine.names import HostId, quote_identifier, quote_string
-from engine.node.asked_settings import UNLIMITED, flag, settings_of, usual_answers
+from engine.names import HostId
+from engine.node.asked_settings import flag, settings_of
 from engine.node.distributed.definitions.guard import check_merge
 from engine.node.distributed.definitions.kept_expressions import check_kept
 from engine.node.distributed.functions.constant_arguments import with_constants
 from engine.node.distributed.functions.inner_calls import InnerCalls
-from engine.node.distributed.functions.table_functions import refused_to_readers
 from engine.node.distributed.peers.peer_health import PeerHealth
-from engine.node.distributed.reading.analyst import Analyst, scope_of
+from engine.node.distributed.reading.analyst import Analyst
 from engine.node.distributed.reading.chdb_request import (
     ONE_ROW,
     with_one_row,
@@ -46,25 +42,17 @@ from engine.node.distributed.reading.describe import with_description
 from engine.node.distributed.reading.early_reads import EarlyClient, EarlyStatement
 from engine.node.distributed.reading.explained_insert import with_explained_insert
 from engine.node.distributed.reading.failover import Failover
-from engine.node.distributed.reading.global_joins import question_of_rows, rows_of, with_rows_of_joins
 from engine.node.distributed.reading.leaf_limits import without_leaf_limits
 from engine.node.distributed.reading.merges import Merges
 from engine.node.distributed.reading.patience import USUAL_S, patience_s, with_patience
 from engine.node.distributed.reading.read_settings import asks_for_spread, spread_of
+from engine.node.distributed.reading.reader_rights import as_reader
 from engine.node.distributed.reading.references import Planned, References, has_table_functions, readers_of
 from engine.node.distributed.reading.remembered import Remembered, RememberedSelects, Stamp, Text
 from engine.node.distributed.reading.rows_to_read import check_rows_to_read
-from engine.node.distributed.reading.scalar_subqueries import with_values_of_scalars
 from engine.node.distributed.reading.settings_around import settings_of_statement, with_settings
 from engine.node.distributed.reading.shard_reader import ShardReader
-from engine.node.distributed.reading.subquery_values import (
-    MOST_IN_SHARDS,
-    Meaning,
-    Subquery,
-    literal,
-    question_of,
-    question_of_set,
-)
+from engine.node.distributed.reading.spread_values import SpreadValues, Turn
 from engine.node.distributed.reading.views import DistributedViews, names_read
 from engine.node.distributed.reading.zones import types_of
 from engine.node.distributed.registry.name_changes import is_among
@@ -72,8 +60,7 @@ from engine.node.distributed.registry.tables import DistributedTables
 from engine.node.reads_key import new_reads_key
 from engine.node.replicated.running.local_tables import LocalTables
 from engine.node.statement import Asked
-from engine.sql import Statement, StatementKind, parse_statement
-from engine.sql.output import without_output_clauses
+from engine.sql import Statement, StatementKind
 
 READING = frozenset(
     {StatementKind.SELECT, StatementKind.EXPLAIN, StatementKind.INSERT, StatementKind.CREATE_TABLE}
@@ -81,9 +68,6 @@ READING = frozenset(
 _EXPLAIN_AST = re.compile(r"\s*EXPLAIN\s+AST\b", re.IGNORECASE)
 _MOST_MOVES = 5
 """So often a statement begins anew because names have changed their meaning."""
-Turn = Callable[[Failover], AbstractAsyncContextManager[None]]
-Question = Callable[[Asked, str], Awaitable[str]]
-"""What asks for what a SELECT gives."""
 _ONE_PHASE = (
     "empty_result_for_aggregation_by_empty_set",
     "enable_named_columns_in_function_tuple",
@@ -107,9 +91,7 @@ class DistributedSelects:
         shards_of: Callable[[str], Sequence[PeerShard]],
         turn: Turn,
     ) -> None:
-        """Within `turn` a prepared statement may run."""
         self._tables = tables
-        self._turn = turn
         self._health = health
         self._topology = topology
         self._is_local = is_local
@@ -125,6 +107,7 @@ class DistributedSelects:
             shards_of=shards_of,
             plan=self._planned,
         )
+        self._values = SpreadValues(self._analyst, turn=turn, failover=self.failover, prepare=self.prepare)
         self._remembered = RememberedSelects()
         self._early = EarlyClient(health.env, health.watch)
 
@@ -267,14 +250,8 @@ class DistributedSelects:
         whole = settings_of_statement(asked, sql)
         spread = self._spread(whole, sql, refs)
         if spread is not USUAL:
-            value = partial(self._scalar, asked, whole)
-            starts = [ref.start for ref in refs]
-            is_local = spread.is_local
-            text = inner.shown(await with_values_of_scalars(sql, starts, value, is_local=is_local))
-            if text == inner.shown(sql):
-                rows = partial(self._rows, asked, whole)
-                text = inner.shown(await with_rows_of_joins(sql, starts, rows, is_local=is_local))
-            if text != inner.shown(sql):
+            written = await self._values.written(asked, sql, whole, [ref.start for ref in refs], spread)
+            if (text := inner.shown(written)) != inner.shown(sql):
                 asked = replace(asked, sql=text)
                 return await self._planned(asked, failover) or (asked, (), Analysis(text, (), ()))
         readers = readers_of(refs)
@@ -289,7 +266,8 @@ class DistributedSelects:
             }
             template = make_template(sql, refs, databases=databases)
             if asked.session.is_readonly:
-                asked = await self._as_reader(asked, template, [names.get(ref.start, "") for ref in refs])
+                tables = [names.get(ref.start, "") for ref in refs]
+                asked = await as_reader(asked, template, tables, self._health.pool)
                 asked = with_types(asked, types)
             analysis = await self._analysed(asked, template, whole, spread)
             if template.asks_servers and not analysis.is_understood:
@@ -304,58 +282,6 @@ class DistributedSelects:
             for reader in readers:
                 await reader.close()
         return with_text(asked, sql, analysis, takes_settings=plan.takes_settings), refs, analysis
-
-    async def _scalar(self, asked: Asked, settings: Mapping[str, str], subquery: Subquery) -> str | None:
-        """What a subquery gives that stands alone; None for any other."""
-        question = partial(self._question, subquery.meaning)
-        answer = await self._asked_first(asked, settings, subquery.select, question)
-        return None if answer is None else literal(answer, most=MOST_IN_SHARDS)
-
-    async def _rows(self, asked: Asked, settings: Mapping[str, str], select: str) -> str | None:
-        """A subquery with the rows of a SELECT; None if they cannot be written, or are too many."""
-        columns: list[tuple[str, str]] = []
-
-        async def question(asked: Asked, sql: str) -> str:
-            columns.extend(await self._analyst.describe(asked)(sql))
-            return question_of_rows(sql, most=MOST_IN_SHARDS)
-
-        answer = await self._asked_first(asked, settings, select, question)
-        try:
-            return None if answer is None else rows_of(columns, literal(answer, most=MOST_IN_SHARDS))
-        except SqlError:
-            return None
-
-    async def _asked_first(
-        self, asked: Asked, settings: Mapping[str, str], select: str, question: Question
-    ) -> str | None:
-        """The answer to what `question` makes of a SELECT that chDB can run; None for one that does not stand
-        alone."""
-        asked = replace(asked, sql=select, format="TabSeparatedRaw")
-        asked = with_settings(asked, settings)
-        asked = replace(asked, settings={**asked.settings, **usual_answers(asked)})
-        statement = parse_statement(asked.sql)
-        failover = self.failover(asked, statement)
-        try:
-            prepared = await self.prepare(asked, statement, failover)
-            sql = await question(asked, prepared.sql)
-            prepared = replace(
-                prepared, early=None, has_one_row=False, takes_settings=False, is_readonly=False
-            )
-            async with self._turn(failover):
-                with asked.session.left_open():
-                    answer = await prepared.run(prepared.with_key(sql), is_harmless=True)
-        except SqlError as error:
-            if error.code in (Code.UNKNOWN_IDENTIFIER, Code.NOT_IMPLEMENTED):
-                return None
-            raise
-        return answer.text
-
-    async def _question(self, meaning: Meaning, asked: Asked, select: str) -> str:
-        if meaning is not Meaning.SET:
-            return question_of(meaning, select)
-        columns = len(await self._analyst.describe(asked)(select))
-        with_nulls = flag(settings_of(asked), "transform_null_in", False)
-        return question_of_set(select, columns=columns, with_nulls=with_nulls)
 
     async def _analysed(
         self, asked: Asked, template: Template, settings: Mapping[str, str], spread: Spread
@@ -412,28 +338,6 @@ class DistributedSelects:
     def _stamp(self) -> Stamp:
         return Stamp(self._tables.version, self._views.generation, self._topology())
 
-    async def _as_reader(self, asked: Asked, template: Template, tables: Sequence[str]) -> Asked:
-        """For a user who may only read: chDB has to allow the statement as if the tables were its own, and
-        empty. Then it runs in a session of its own in which `url()` is allowed, too. Raises SqlError 164, or
-        what else chDB says: it has not allowed what it does not analyse to the end."""
-        if not all(tables):
-            raise refused_to_readers()
-        text = template.fill(
-            [_without_rows(slot, table) for slot, table in zip(template.slots, tables, strict=True)]
-        )
-        check = "EXPLAIN QUERY TREE " + without_output_clauses(text[select_begins(text) :])
-        session = asked.session.clone(for_text=check, settings=UNLIMITED)
-        try:
-            await session.query(check, format="Null", params=asked.params, scope=scope_of(asked))
-        finally:
-            await session.close()
-        reading = self._health.pool.session(
-            database=asked.current_database,
-            settings={**asked.session.settings, "readonly": "2"},
-            one_shot=True,
-        )
-        return replace(asked, session=reading)
-
     async def _checked(self, asked: Asked, sql: str) -> str:
         """The text for chDB. Raises SqlError 48 if it names Distributed tables except for their types."""
         for ref in names_read(sql):
@@ -447,11 +351,3 @@ class DistributedSelects:
             for name in await self._tables.names():
                 sql = sql.replace(types_of(name), name.quoted)
         return sql
-
-
-def _without_rows(slot: Slot, table: str) -> str:
-    columns = ", ".join(
-        f"defaultValueOfTypeName({quote_string(column.type)}) AS {quote_identifier(column.name)}"
-        for column in slot.columns
-    )
-    return f"view(SELECT {columns} FROM {table} LIMIT 0)"  # see `array_joins`
