@@ -139,12 +139,7 @@ def prepare(
     entry over 1 MiB · 115 a setting whose name is none. Refused 36: token.
     """
     check_token(token)
-    if entry_version not in range(OLDEST_VERSION, MAX_VERSION + 1):
-        raise SqlError(
-            Code.UNKNOWN_FORMAT_VERSION,
-            f"Unknown distributed_ddl_entry_format_version: {entry_version}.Maximum supported version is "
-            f"{MAX_VERSION}",
-        )
+    version = _version_of(entry_version)
     require_one_statement(sql)
     if on_cluster is not None:
         sql = with_on_cluster(sql, on_cluster)
@@ -163,9 +158,8 @@ def prepare(
     sql = _fill_in_database(sql, cluster, current_database)
     if cluster.is_circular:
         _check_replicated_path(statement, sql)
-    if shared_uuid is not None and entry_version > OLDEST_VERSION:
+    if shared_uuid is not None and version > OLDEST_VERSION:
         sql = _fill_in_uuid(sql, statement, shared_uuid)
-    version = SETTINGS_VERSION if entry_version == NORMALIZE_CREATE_VERSION else entry_version
     full = DDLLogEntry(
         version=version,
         query=f"/* oncluster token={token} */ {one_line(sql)}",
@@ -178,12 +172,27 @@ def prepare(
         initiator_roles=initiator_roles,
     )
     entry = _of_its_version(full)
+    return PreparedStatement(entry, token, cluster.name, _data_of(entry))
+
+
+def _version_of(setting: int) -> int:
+    """The version of an entry that `distributed_ddl_entry_format_version` asks for."""
+    if setting not in range(OLDEST_VERSION, MAX_VERSION + 1):
+        raise SqlError(
+            Code.UNKNOWN_FORMAT_VERSION,
+            f"Unknown distributed_ddl_entry_format_version: {setting}.Maximum supported version is "
+            f"{MAX_VERSION}",
+        )
+    return SETTINGS_VERSION if setting == NORMALIZE_CREATE_VERSION else setting
+
+
+def _data_of(entry: DDLLogEntry) -> bytes:
     data = entry.to_bytes()
     if len(data) > MAX_ENTRY_BYTES:
         raise SqlError(
             Code.BAD_ARGUMENTS, f"The statement takes {len(data)} bytes in the queue, {MAX_ENTRY_BYTES} fit"
         )
-    return PreparedStatement(entry, token, cluster.name, data)
+    return data
 
 
 def _of_its_version(entry: DDLLogEntry) -> DDLLogEntry:
