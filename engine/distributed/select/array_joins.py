@@ -16,12 +16,12 @@ from engine.distributed.select.template import Slot
 
 
 def are_subcolumns_beside_array_join(tree: QueryTree, slots: Sequence[Slot]) -> bool:
-    """Whether a statement has both."""
+    """Whether a statement has both, or may have: within `view(SELECT …)` names are not resolved."""
     if not any(node.kind == "ARRAY_JOIN" for node in tree.root.walk()):
         return False
     for number, slot in enumerate(slots):
         known = {column.name for column in slot.columns}
         for node in pushing.nodes_of(tree, number):
-            if not known.issuperset(tree.columns.get(str(node.id), ())):
+            if not pushing.is_resolved(node) or not known.issuperset(tree.columns.get(str(node.id), ())):
                 return True
     return False

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
+from engine.distributed.select.array_join_text import has_array_join, names_subcolumns
 from engine.distributed.select.asterisks import Hidden, asterisk_edits, is_under_pattern
 from engine.distributed.select.clauses import select_of
 from engine.distributed.select.model import SourceColumn
@@ -144,9 +145,8 @@ class _Maker:
         is_final = ref.is_final or "FINAL" in behind.modifiers(cursor).upper()
         if is_final:
             self._with_final[place.first] = place.number
-        if behind.end > behind.alias_end:
-            tokens = cursor.tokens
-            self._edits.append(Edit(tokens[behind.alias_end].start, tokens[behind.end - 1].end, ""))
+        if (edit := behind.without_modifiers(cursor)) is not None:
+            self._edits.append(edit)
         if behind.has_alias and ref.start in self._databases:
             self._rename(place, range(place.first, behind.alias_end), behind.alias_text(cursor))
         elif not behind.has_alias and own != ref.alias and self._is_only_one_without_alias(place):
@@ -155,7 +155,8 @@ class _Maker:
         for prewhere in self._prewheres:
             if prewhere.is_of_join and prewhere.table == place.first:
                 called = f" AS {behind.alias_text(cursor)}" if behind.has_alias else alias
-                return prewhere.around(text + called, is_final=is_final) + alias
+                around = prewhere.around(text + called, is_final=is_final)
+                return "view" * self._has_to_be_like_a_table(place) + around + alias
         return text + alias
 
     def _rename(self, place: _Place, tables: Sequence[int], alias: str) -> None:
@@ -182,12 +183,21 @@ class _Maker:
         same = [one for one in self._places if one.ref.alias == place.ref.alias and one is not place]
         return all(one.behind.has_alias for one in same)
 
+    def _has_to_be_like_a_table(self, place: _Place) -> bool:
+        """See `array_joins`."""
+        if not has_array_join(self._cursor, place.first):
+            return False
+        columns = {column.name for column in (*place.ref.table.columns, *place.ref.table.virtuals)}
+        return names_subcolumns(self._cursor, place.called, columns)
+
     def _move_prewheres(self) -> None:
         for prewhere in self._prewheres:
             number = self._with_final.get(prewhere.table)
             if number is not None:
                 slot = self._slots[number]
-                written = prewhere.as_written(self._cursor, {column.name for column in slot.columns})
+                of_shards = [column.name for column in slot.columns if not column.value]
+                names = {*of_shards, *(name.partition(".")[0] for name in of_shards)}
+                written = prewhere.as_written(self._cursor, self._places[number].called, names)
                 self._slots[number] = replace(slot, has_prewhere=True, prewhere=written)
             self._edits += prewhere.edits(self._cursor, is_final=number is not None)
 

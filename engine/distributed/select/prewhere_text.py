@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from engine.distributed.select.model import names
 from engine.sql.cursor import Cursor
-from engine.sql.edit import Edit
+from engine.sql.edit import Edit, apply_edits
 from engine.sql.tokens import literal_value
 
 CLAUSE_ENDS = names(
@@ -63,24 +63,30 @@ class Prewhere:
             end = _clause_end(cursor, end + 1)
         return [*found, Edit(tokens[end - 1].end, tokens[end - 1].end, ")")]
 
-    def as_written(self, cursor: Cursor, columns: Collection[str]) -> str:
-        """The condition, if it names nothing but `columns`, which nothing else in the text is called like,
-        and functions; else empty."""
+    def as_written(self, cursor: Cursor, called: Collection[str], columns: Collection[str]) -> str:
+        """The condition without what the text calls the table, if it names nothing but `columns`, which
+        nothing else in the text is called like, and functions; else empty."""
         aliases = {
             literal_value(cursor.tokens[at])
             for at in range(1, len(cursor.tokens))
             if cursor.words[at - 1] == "AS" and cursor.tokens[at].is_name
         }
+        words = cursor.words
+        begin, end = cursor.tokens[self.at].end, cursor.tokens[self.end - 1].end
+        edits: list[Edit] = []
         for at in range(self.at + 1, self.end):
-            token, word = cursor.tokens[at], cursor.words[at]
-            if not token.is_name or word in _OPERATORS or cursor.words[at - 1] == ".":
+            token, word = cursor.tokens[at], words[at]
+            is_part = words[at - 1] == "." and not (edits and edits[-1].end == token.start - begin)
+            if not token.is_name or word in _OPERATORS or is_part:
                 continue
-            if word == "SELECT" or cursor.words[at + 1 : at + 2] == ["->"]:
+            if word == "SELECT" or words[at + 1 : at + 2] == ["->"]:
                 return ""
             name = literal_value(token)
-            if cursor.words[at + 1 : at + 2] != ["("] and (name not in columns or name in aliases):
+            if name in called and words[at + 1 : at + 2] == ["."]:
+                edits.append(Edit(token.start - begin, cursor.tokens[at + 2].start - begin, ""))
+            elif words[at + 1 : at + 2] != ["("] and (name not in columns or name in aliases):
                 return ""
-        return cursor.sql[cursor.tokens[self.at].end : cursor.tokens[self.end - 1].end].strip()
+        return apply_edits(cursor.sql[begin:end], edits).strip()
 
 
 def find_prewheres(cursor: Cursor, tables: Sequence[Candidate]) -> list[Prewhere]:

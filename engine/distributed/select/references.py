@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from engine.distributed.select.model import SourceTable, names
 from engine.distributed.select.prewhere_text import CLAUSE_ENDS
 from engine.sql.cursor import Cursor, NameRef
+from engine.sql.edit import Edit
 from engine.sql.sources import read_tables
 from engine.sql.tokens import literal_value
 
@@ -58,6 +59,12 @@ class Behind:
             return ""
         return " " + cursor.sql[cursor.tokens[self.alias_end].start : cursor.tokens[self.end - 1].end]
 
+    def without_modifiers(self, cursor: Cursor) -> Edit | None:
+        """Takes them away; None without any."""
+        if self.end == self.alias_end:
+            return None
+        return Edit(cursor.tokens[self.alias_end].start, cursor.tokens[self.end - 1].end, "")
+
 
 def table_names(sql: str, begin: int = 0) -> list[NameRef]:
     """Every name of a table that the statement reads, from token `begin` on."""
@@ -68,6 +75,13 @@ def alias_behind(sql: str, end: int) -> str:
     """What the text calls the table whose name ends at an offset; empty without an alias."""
     cursor = Cursor(sql)
     return read_behind(cursor, cursor.at_offset(end)).alias(cursor)
+
+
+def without_modifiers(sql: str, end: int) -> list[Edit]:
+    """Takes FINAL and SAMPLE away behind the table whose name, or call, ends at an offset."""
+    cursor = Cursor(sql)
+    edit = read_behind(cursor, cursor.at_offset(end)).without_modifiers(cursor)
+    return [edit] if edit is not None else []
 
 
 def read_behind(cursor: Cursor, at: int) -> Behind:

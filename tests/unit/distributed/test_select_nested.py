@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.unit.distributed.test_select_remembered import World, world
 from tests.unit.distributed.test_select_shapes import SHARDS, Bench, bench
 
 pytestmark = pytest.mark.slow
 
-__all__ = ["bench"]
+__all__ = ["bench", "world"]
 
 COLUMNS = {
     "id": "UInt64",
@@ -57,14 +58,47 @@ def test_parts_of_columns_are_read_beside_array_join(nested: Bench, sql: str) ->
     assert nested.ask(text) == nested.ask(sql)
 
 
+OF_VIEWS = """
+SELECT n.x, tup.x FROM some ARRAY JOIN n ORDER BY ALL
+SELECT arr, n.x, `tup.x` FROM more AS m ARRAY JOIN arr ORDER BY ALL
+SELECT s.arr, s.tup.y, e.pair.a FROM some AS s JOIN events AS e USING id ARRAY JOIN s.arr ORDER BY ALL
+SELECT max(tup.x), arr FROM few(most = 12) LEFT ARRAY JOIN arr WHERE id IN ids GROUP BY arr ORDER BY ALL
+SELECT * FROM inner ORDER BY ALL
+SELECT * FROM view(SELECT n.x, tup.x FROM some ARRAY JOIN n) ORDER BY ALL
+SELECT id FROM parts WHERE id IN (SELECT tup.x - 100 FROM some ARRAY JOIN arr) ORDER BY ALL
+"""
+
+
+def test_parts_of_columns_of_views_are_read_beside_array_join(nested: Bench, world: World) -> None:
+    """In the SELECT that a view is, too. Of a subquery it is n.x for tup.x again, or error 44."""
+    world.make("parts", table="parts", columns={f"`{name}`": type_ for name, type_ in COLUMNS.items()})
+    for view in (
+        "some AS SELECT id, arr, tup, `n.x`, `n.y` FROM parts",
+        "more AS SELECT * FROM some WHERE id > 2",
+        "few AS SELECT * FROM some WHERE id < {most:UInt64}",
+        "ids AS SELECT id FROM events",
+        "inner AS SELECT arr, tup.x AS x, n.x FROM more ARRAY JOIN arr",
+    ):
+        world.ask(f"CREATE VIEW {view}")
+        nested.ask(f"CREATE OR REPLACE VIEW {view}")
+    for sql in OF_VIEWS.strip().splitlines():
+        assert world.ask(sql) == nested.ask(sql), sql
+
+
 PREWHERES = """
 SELECT id FROM parts JOIN (SELECT id FROM people) AS p USING id PREWHERE length(n.x) = 2 ORDER BY id
 SELECT p.id FROM parts AS a JOIN parts AS p ON a.id = p.id + 1 PREWHERE p.n.y = ['y0'] ORDER BY p.id
 SELECT id FROM parts FINAL JOIN (SELECT id FROM people) AS p USING id PREWHERE n.x = [0, 1] ORDER BY id
+SELECT id, arr, tup.x FROM parts ARRAY JOIN arr PREWHERE tup.x > 110 ORDER BY ALL
+SELECT id, arr, tup.x FROM parts FINAL ARRAY JOIN arr PREWHERE tup.x > 110 WHERE arr > 0 ORDER BY ALL
+SELECT id, arr, p.tup.y FROM parts AS p FINAL ARRAY JOIN arr PREWHERE p.id > 9 AND p.n.x = [0] ORDER BY 1, 2
+SELECT q.id, p.n.x, p.tup.x FROM parts AS p JOIN events AS q USING id ARRAY JOIN p.n PREWHERE p.tup.x = 105
 """
 
 
 @pytest.mark.parametrize("sql", PREWHERES.strip().splitlines())
-def test_prewhere_of_a_join_is_about_the_table_that_has_the_nested_column(nested: Bench, sql: str) -> None:
+def test_prewhere_of_a_join_holds_before_it_for_the_table_that_has_the_column(
+    nested: Bench, sql: str
+) -> None:
     text, _ = nested.distributed(sql)
     assert nested.ask(text) == nested.ask(sql)

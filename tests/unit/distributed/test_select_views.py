@@ -37,6 +37,12 @@ SELECT count() FROM events WHERE id IN few AND id > 3
 SELECT count() FROM events WHERE id NOT IN few OR id = 1
 SELECT id IN few AS x, count() FROM events GROUP BY x ORDER BY x
 """
+READ_WITH = """
+SELECT count(), any(id > 0) FROM seen FINAL
+SELECT x.id FROM late AS x FINAL SAMPLE 1/2 OFFSET 1/10 WHERE x.id < 20 ORDER BY x.id
+SELECT count() FROM seen SAMPLE 1/4 JOIN few FINAL USING id
+SELECT count() FROM upto(most = 9) FINAL WHERE id IN (SELECT id FROM few SAMPLE 1/3)
+"""
 SIDES = """
 SELECT sum(a.id), sum(n) FROM {one} PASTE JOIN (SELECT number n FROM numbers(9)) b
 SELECT * FROM {one} PASTE JOIN (SELECT id y FROM events ORDER BY id DESC) b ORDER BY id
@@ -60,6 +66,14 @@ def test_a_view_has_virtual_columns_of_its_own(world: World, bench: Bench) -> No
 def test_a_view_may_be_a_set_in_any_place_of_a_condition(world: World, bench: Bench) -> None:
     make_views(world, bench)
     for sql in SETS.strip().splitlines():
+        assert world.ask(sql) == bench.ask(sql), sql
+
+
+def test_final_and_sample_behind_a_view_mean_nothing(world: World, bench: Bench) -> None:
+    make_views(world, bench)
+    world.ask("CREATE VIEW upto AS SELECT id FROM events WHERE id < {most:UInt64}")
+    bench.ask("CREATE OR REPLACE VIEW upto AS SELECT id FROM events WHERE id < {most:UInt64}")
+    for sql in READ_WITH.strip().splitlines():
         assert world.ask(sql) == bench.ask(sql), sql
 
 

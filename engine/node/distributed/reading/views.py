@@ -6,14 +6,16 @@ changed it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
-from engine.distributed.select.own_names import database_edits, own_name_edits
+from engine.distributed.select.own_names import database_edits
 from engine.distributed.select.references import alias_behind, table_names
 from engine.errors import Code, SqlError
 from engine.names import TableName, quote_identifier, quote_string
 from engine.node.distributed.reading.settings_around import settings_of_statement
 from engine.node.distributed.reading.table_filters import filter_of
+from engine.node.distributed.reading.view_places import ViewPlace, whole_names
 from engine.node.distributed.reading.view_types import with_declared_types
 from engine.node.distributed.reading.view_virtuals import Virtuals
 from engine.node.distributed.registry.tables import DistributedTables
@@ -83,22 +85,17 @@ class DistributedViews:
                 and not await is_temporary(asked, ref.name)
             ]
             views = await self._views([name for _, name in others])
+            places = {ref: ViewPlace(ref.start, ref.end, name) for ref, name in others if name in views}
             settings = settings_of_statement(asked, sql)
-            virtuals = Virtuals(sql, await self._columns(sql, list(views)))
-            edits = [
-                _view_edit(
-                    sql,
-                    ref,
-                    virtuals.with_them(
-                        ref, name, _filtered(asked, settings, sql, ref.end, name, views[name])
-                    ),
-                )
-                for ref, name in others
-                if name in views
-            ]
+            virtuals = Virtuals(sql, await self._columns(list(views)) if Virtuals.may_be_in(sql) else {})
+            columns = await self._columns_beside_array_joins(sql, places.values())
+            edits: list[Edit] = []
+            for ref, place in places.items():
+                select = _filtered(asked, settings, sql, place, views[place.view])
+                edits += place.edits(sql, virtuals.with_them(ref, place.view, select), columns[place.view])
             edits += virtuals.edits()
             edits += await self._called(asked, sql)
-            edits += _whole_names(sql, [(ref, name) for ref, name in others if name in views])
+            edits += whole_names(sql, list(places.values()))
             if not edits:
                 return sql
             sql = apply_edits(sql, edits)
@@ -108,19 +105,16 @@ class DistributedViews:
         """Views with parameters."""
         calls = {call: call.name.within(asked.current_database) for call in view_calls(sql)}
         views = await self._views(list(calls.values()))
+        places = {
+            call: ViewPlace(call.start, call.end, name) for call, name in calls.items() if name in views
+        }
         settings = settings_of_statement(asked, sql)
-        taken = [(call.start, call.end) for call in calls]
-        return database_edits(Cursor(sql), list(views), taken) + [
-            _put(
-                sql,
-                call.start,
-                call.end,
-                _filtered(asked, settings, sql, call.end, name, with_arguments(views[name], call)),
-                call.name.table,
-            )
-            for call, name in calls.items()
-            if name in views
-        ]
+        columns = await self._columns_beside_array_joins(sql, places.values())
+        edits = database_edits(Cursor(sql), list(views), [(call.start, call.end) for call in calls])
+        for call, place in places.items():
+            select = _filtered(asked, settings, sql, place, with_arguments(views[place.view], call))
+            edits += place.edits(sql, select, columns[place.view])
+        return edits
 
     async def _views(self, names: Sequence[TableName]) -> Mapping[TableName, str]:
         """The SELECTs of those that are views and read, however indirectly, a Distributed table."""
@@ -142,9 +136,16 @@ class DistributedViews:
             before.update(fresh)
         return found | {name: select for name, select in fresh.items() if select}
 
-    async def _columns(self, sql: str, names: Sequence[TableName]) -> Mapping[TableName, frozenset[str]]:
-        """The columns of views, where the text may mean a virtual one."""
-        if not names or not Virtuals.may_be_in(sql):
+    async def _columns_beside_array_joins(
+        self, sql: str, places: Iterable[ViewPlace]
+    ) -> Mapping[TableName, frozenset[str]]:
+        """The columns of views; none of those that no ARRAY JOIN is beside."""
+        found = await self._columns([place.view for place in places if place.is_beside_array_join(sql)])
+        return defaultdict(frozenset, found)
+
+    async def _columns(self, names: Sequence[TableName]) -> Mapping[TableName, frozenset[str]]:
+        """The columns of views."""
+        if not names:
             return {}
         wanted = ", ".join(f"({quote_string(n.database)}, {quote_string(n.table)})" for n in names)
         rows = await self._local.rows(
@@ -205,34 +206,8 @@ def _is_target(cursor: Cursor, ref: NameRef) -> bool:
     return at > 0 and cursor.words[at - 1] in ("INTO", "TABLE")
 
 
-def _filtered(
-    asked: Asked, settings: Mapping[str, str], sql: str, end: int, name: TableName, select: str
-) -> str:
+def _filtered(asked: Asked, settings: Mapping[str, str], sql: str, place: ViewPlace, select: str) -> str:
     """The SELECT with what `additional_table_filters` says of the view."""
-    condition = filter_of(settings, name, alias=alias_behind(sql, end), current=asked.current_database)
+    alias = alias_behind(sql, place.end)
+    condition = filter_of(settings, place.view, alias=alias, current=asked.current_database)
     return f"SELECT * FROM ({select}) WHERE {condition}" if condition else select
-
-
-def _whole_names(sql: str, views: Sequence[tuple[NameRef, TableName]]) -> list[Edit]:
-    """`db.view.column` and `view.column` of `view AS x` get the name that the subquery has."""
-    cursor = Cursor(sql)
-    edits: list[Edit] = []
-    for ref, name in views:
-        alias = alias_behind(sql, ref.end)
-        if alias and [one for _, one in views].count(name) == 1:
-            within = range(cursor.at_offset(ref.start), cursor.at_offset(ref.end))
-            edits += own_name_edits(cursor, name, tables=within, alias=quote_identifier(alias), columns=())
-    taken = [(ref.start, ref.end) for ref, _ in views]
-    return edits + database_edits(cursor, [name for _, name in views], taken)
-
-
-def _view_edit(sql: str, ref: NameRef, select: str) -> Edit:
-    return _put(sql, ref.start, ref.end, select, ref.name.table)
-
-
-def _put(sql: str, start: int, end: int, select: str, name: str) -> Edit:
-    cursor = Cursor(sql)
-    at = cursor.at_offset(start)
-    is_set = at > 0 and cursor.words[at - 1] == "IN"
-    own = "" if is_set or alias_behind(sql, end) else f" AS {quote_identifier(name)}"
-    return Edit(start, end, f"({select}){own}")
