@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from engine.distributed.select.model import SourceTable, names
 from engine.distributed.select.prewhere_text import CLAUSE_ENDS
+from engine.distributed.select.table_aliases import without_aliases
 from engine.sql.cursor import Cursor, NameRef
 from engine.sql.edit import Edit
 from engine.sql.sources import read_tables
@@ -68,7 +69,8 @@ class Behind:
 
 def table_names(sql: str, begin: int = 0) -> list[NameRef]:
     """Every name of a table that the statement reads, from token `begin` on."""
-    return read_tables(Cursor(sql), begin)
+    cursor = Cursor(sql)
+    return without_aliases(cursor, read_tables(cursor, begin), _NO_ALIAS)
 
 
 def alias_behind(sql: str, end: int) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from engine.errors import Code, SqlError
 from tests.unit.distributed.test_select_remembered import World, world
-from tests.unit.distributed.test_select_shapes import Bench, bench
+from tests.unit.distributed.test_select_shapes import PEOPLE, Bench, bench
 
 pytestmark = pytest.mark.slow
 
@@ -51,6 +52,17 @@ SELECT max(a.id - y) FROM {one} PASTE JOIN (SELECT id y FROM events ORDER BY id)
 ONE = "(SELECT id FROM seen ORDER BY id) AS a"
 
 
+ALIASES = """
+SELECT count(), sum(b.price) FROM events AS people JOIN people AS b ON people.id = b.id
+SELECT count(), sum(b.id) FROM people AS b, seen people WHERE people.id = b.id
+SELECT count(), max(b.id) FROM (SELECT id FROM events) people SEMI JOIN people b USING id
+SELECT count(), max(b.number) FROM numbers(3) people JOIN people b USING number
+SELECT count() FROM events AS people JOIN few AS b USING id WHERE people.id IN (SELECT id FROM people)
+SELECT count() FROM events AS people WHERE id IN (SELECT id FROM people) OR id IN (SELECT id FROM one.people)
+SELECT id AS people, age FROM people ORDER BY id LIMIT 3
+"""
+
+
 def make_views(world: World, bench: Bench) -> None:
     for name, select in VIEWS.items():
         world.ask(f"CREATE VIEW {name} AS {select}")
@@ -67,6 +79,20 @@ def test_a_view_may_be_a_set_in_any_place_of_a_condition(world: World, bench: Be
     make_views(world, bench)
     for sql in SETS.strip().splitlines():
         assert world.ask(sql) == bench.ask(sql), sql
+
+
+def test_an_alias_in_from_is_read_and_not_the_table_of_its_name(world: World, bench: Bench) -> None:
+    make_views(world, bench)
+    world.make("people", table="people", columns=PEOPLE)
+    for sql in ALIASES.strip().splitlines():
+        assert world.ask(sql) == bench.ask(sql), sql
+
+
+def test_tables_that_have_each_others_names_as_aliases_are_refused(world: World) -> None:
+    world.make("people", table="people", columns=PEOPLE)
+    with pytest.raises(SqlError) as refused:
+        world.ask("SELECT count() FROM events AS people JOIN people AS events ON people.id = events.id")
+    assert refused.value.code == Code.NOT_IMPLEMENTED
 
 
 def test_final_and_sample_behind_a_view_mean_nothing(world: World, bench: Bench) -> None:

@@ -25,7 +25,6 @@ from engine.node.temporary_tables import is_temporary
 from engine.node.view_parameters import view_calls, with_arguments
 from engine.sql.cursor import Cursor, NameRef
 from engine.sql.edit import Edit, apply_edits
-from engine.sql.sources import read_tables
 
 OF_CHDB = frozenset({"system", "information_schema", "INFORMATION_SCHEMA"})
 """Databases in which nobody makes tables: what is made there is gone with the process."""
@@ -198,7 +197,7 @@ def names_read(sql: str) -> list[NameRef]:
     """Every name of a table that the statement reads, without those that it writes: INSERT INTO t, CREATE
     TABLE t."""
     cursor = Cursor(sql)
-    return [ref for ref in read_tables(cursor, 0) if not _is_target(cursor, ref)]
+    return [ref for ref in table_names(sql) if not _is_target(cursor, ref)]
 
 
 def _is_target(cursor: Cursor, ref: NameRef) -> bool:
