@@ -361,7 +361,9 @@ class StatementRouter:
                 return answer
         if insert.input_structure:
             return WholeAnswer(await self._insert_from_input(asked, insert, rows), format=asked.format)
-        result = await asked.session.insert(insert.head, format=insert.format, rows=rows, scope=asked.scope)
+        result = await asked.session.insert(
+            insert.head, format=insert.format, rows=rows, params=asked.params, scope=asked.scope
+        )
         return WholeAnswer(result, format=asked.format)
 
     async def _insert_from_input(
@@ -372,7 +374,9 @@ class StatementRouter:
         try:
             async with session.kept_open():
                 await session.query(create_temporary(INPUT_TABLE, insert.input_structure))
-                await session.insert(f"INSERT INTO {INPUT_TABLE}", format=insert.format, rows=rows)
+                await session.insert(
+                    f"INSERT INTO {INPUT_TABLE}", format=insert.format, rows=rows, params=asked.params
+                )
             return await session.query(
                 insert.head, params=asked.params, scope=replace(asked.scope, is_readonly=False), multi=False
             )

@@ -6,13 +6,16 @@ from engine.setting_values import plain_number
 from engine.sql.tokens import Token, TokenKind, literal_value, name_of, tokenize
 
 
-def settings_of_set(sql: str) -> dict[str, str]:
-    """`SET a = 1, b = 'x'` as a mapping of texts. What is no `name = value` is left out."""
+def settings_of_set(sql: str) -> dict[str, str | None]:
+    """`SET a = 1, b = 'x', c = DEFAULT` as a mapping of texts, None for DEFAULT. What is no `name = value` is
+    left out."""
     tokens = [token for token in tokenize(sql) if token.is_significant and token.text != ";"]
-    settings: dict[str, str] = {}
+    settings: dict[str, str | None] = {}
     for clause in split_at_commas(tokens[1:]):
         if len(clause) >= 3 and clause[1].text == "=":
-            settings[literal_value(clause[0])] = _value(clause[2:])
+            name = literal_value(clause[0])
+            is_default = _is_default(clause[2:]) and not name.startswith("param_")
+            settings[name] = None if is_default else _value(clause[2:])
         elif len(clause) == 1 and clause[0].kind is TokenKind.WORD:
             settings[clause[0].text] = "1"
     return settings
@@ -30,6 +33,10 @@ def split_at_commas(tokens: list[Token]) -> list[list[Token]]:
                 continue
         clauses[-1].append(token)
     return clauses
+
+
+def _is_default(tokens: list[Token]) -> bool:
+    return [token.text.upper() for token in tokens if token.kind is TokenKind.WORD] == ["DEFAULT"]
 
 
 def _value(tokens: list[Token]) -> str:

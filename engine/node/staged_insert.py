@@ -63,7 +63,12 @@ class StagedInserts(ABC):
             if insert.input_structure:
                 return await write_input(asked, replace(insert, head=head), rows)
             return await asked.session.insert(
-                head, format=insert.format, rows=rows, scope=asked.scope, behind=asked.behind_insert
+                head,
+                format=insert.format,
+                rows=rows,
+                params=asked.params,
+                scope=asked.scope,
+                behind=asked.behind_insert,
             )
 
         return await self.insert_into_stage(asked, InsertSql(insert.head), write)

@@ -21,8 +21,6 @@ CHANGE_NO_DEFINITION = frozenset({StatementKind.INSERT, StatementKind.SET, State
 _OF_LONG = {"max_ast_elements": "1000000000", "max_expanded_ast_elements": "1000000000"}
 """What else bounds a text, by its 50,000 or 500,000 parts; 0 would be none."""
 
-_PARAMETER = "param_"
-
 
 @dataclass(frozen=True, slots=True)
 class Asked:
@@ -74,12 +72,7 @@ class Asked:
     @property
     def parameters(self) -> Mapping[str, str]:
         """The query parameters: the request's, and those that the session was SET to."""
-        of_session = {
-            name.removeprefix(_PARAMETER): value
-            for name, value in self.session.settings.items()
-            if name.startswith(_PARAMETER)
-        }
-        return {**of_session, **self.params}
+        return {**self.session.parameters, **self.params}
 
     @property
     def current_database(self) -> str:

@@ -17,6 +17,7 @@ from engine.sql.edit import Edit, apply_edits
 from engine.sql.kinds import StatementKind
 from engine.sql.statement import Statement
 
+_VALUES_STAY = frozenset({StatementKind.INSERT, StatementKind.CREATE_VIEW})
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?\Z")
 _BEFORE_LITERALS = frozenset({"PARTITION", "PART", "ID", "LIMIT", "OFFSET"})
 """What follows is a literal: the grammar takes no expression there."""
@@ -27,10 +28,10 @@ _ESCAPED = {"b": "\b", "f": "\f", "r": "\r", "n": "\n", "t": "\t", "0": "\0", "a
 def with_parameters(sql: str, parameters: Mapping[str, str], statement: Statement) -> str:
     """`sql` with values in the places of `{name:Type}`.
 
-    Of queries and INSERTs only identifiers are put in: their values are chDB's part. In a view's SELECT names
-    without a value stay, being parameters of the view. Raises SqlError 456 for a parameter without a value.
+    Of queries and INSERTs only identifiers are put in: their values are chDB's part. So are those of CREATE
+    VIEW, being the view's parameters. Raises SqlError 456 for a parameter without a value.
     """
-    only_names = statement.is_query or statement.kind is StatementKind.INSERT
+    only_names = statement.is_query or statement.kind in _VALUES_STAY
     if "{" not in sql or (only_names and "Identifier" not in sql):
         return sql
     cursor = Cursor(sql)
@@ -52,8 +53,6 @@ def with_parameters(sql: str, parameters: Mapping[str, str], statement: Statemen
         if only_names and type_ != "Identifier":
             continue
         if name not in parameters:
-            if statement.kind is StatementKind.CREATE_VIEW:
-                continue
             raise SqlError(
                 Code.UNKNOWN_QUERY_PARAMETER,
                 f"Substitution `{name}` is not set.",

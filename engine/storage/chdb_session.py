@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 _NONE: Mapping[str, str] = {}
 
-_Run = Callable[[Any, str], QueryResult]
+_Run = Callable[[Any, str], T]
 """Of a connection, and of the clause that is to be put behind the statement."""
 
 
@@ -78,6 +78,11 @@ class ChdbSession:
     def settings(self) -> Mapping[str, str]:
         """What the session was set to, without chDB's own defaults and readonly mode."""
         return {name: value for name, value in self._local.settings.items() if name not in FIRST_SETTINGS}
+
+    @property
+    def parameters(self) -> Mapping[str, str]:
+        """The query parameters that the session was SET to."""
+        return self._local.parameters
 
     @property
     def is_readonly(self) -> bool:
@@ -116,6 +121,7 @@ class ChdbSession:
         SETTINGS may be put. `before` is called on the worker thread right before the statement; what it
         raises is raised, and nothing was run.
         """
+        params = self._with_own(params)
         may_be_several = not multi and (isinstance(sql, bytes) or ";" in sql)
 
         def run(connection: Any, clause: str) -> QueryResult:
@@ -125,7 +131,7 @@ class ChdbSession:
             if may_be_several and connection.classify_query(text)["statement_count"] > 1:
                 raise SqlError(Code.SYNTAX_ERROR, "Syntax error (Multi-statements are not allowed)")
             with self._pool.disk_reserve.for_statement(sql):
-                return _result(connection.query(text, format, params=dict(params)))
+                return _result(connection.query(text, format, params=params))
 
         async with self._lock:
             return await self._run(
@@ -150,13 +156,14 @@ class ChdbSession:
         It is harmless, as `query` says. A result in Native is one of `native_revision`. Raises SqlError for a
         text with INTO OUTFILE; whatever fails later is raised by `ResultStream.finish`.
         """
+        params = self._with_own(params)
         reader, writer = open_pipe()
 
         def run(connection: Any, clause: str) -> QueryResult:
             try:
                 if blocks is not None:
                     blocks.expect(described_columns(connection, select.described + clause, params))
-                return _result(connection.query(sendable(select.sql + clause), params=dict(params)))
+                return _result(connection.query(sendable(select.sql + clause), params=params))
             except (RuntimeError, UnicodeDecodeError) as error:
                 if blocks is not None and not blocks.has_columns and is_beyond_limits(error):
                     drop_output(connection)
@@ -168,7 +175,7 @@ class ChdbSession:
             return write_whole(connection, sendable(sql))
 
         def write_whole(connection: Any, text: str | bytes) -> QueryResult:
-            result = connection.query(text, format, params=dict(params))
+            result = connection.query(text, format, params=params)
             written = result.bytes()
             if blocks is not None:
                 blocks.is_done = True
@@ -207,6 +214,7 @@ class ChdbSession:
         *,
         format: str,
         rows: AsyncIterator[bytes],
+        params: Mapping[str, str] = _NONE,
         scope: Scope = PLAIN,
         behind: Callable[[], None] | None = None,
     ) -> QueryResult:
@@ -219,10 +227,11 @@ class ChdbSession:
         scope = replace(scope, settings={**scope.settings, **cut.block_settings})
         # What holds for this statement alone stands in its text, unless there is such a clause already.
         takes_settings = not cut.own_settings
+        params = self._with_own(params)
 
         def read(path: str, *, is_pipe: bool) -> Any:
-            with self._local.harmless(scope, takes_settings=takes_settings) as (connection, clause):
-                result = insert_file(connection, cut, path, format=format, clause=clause, is_pipe=is_pipe)
+            run = partial(insert_file, head=cut, path=path, format=format, params=params, is_pipe=is_pipe)
+            result = self._run_now(run, scope, is_harmless=not params, takes_settings=takes_settings)
             if behind is not None:
                 behind()
             return result
@@ -284,9 +293,13 @@ class ChdbSession:
         finally:
             local.one_shot = before
 
-    def note_setting(self, name: str, value: str) -> None:
-        """A SET statement was run by `query`: remember what a later statement's settings go back to."""
-        self._local.settings[name] = value
+    def note_setting(self, name: str, value: str | None) -> None:
+        """A SET statement was run by `query`: remember what a later statement's settings go back to. None:
+        to DEFAULT."""
+        if value is None:
+            self._local.settings.pop(name, None)
+        else:
+            self._local.settings[name] = value
 
     def note_database(self, database: str) -> None:
         """USE was run by `query`."""
@@ -303,9 +316,17 @@ class ChdbSession:
             if connection is not None:
                 await self._pool.control(connection.close)
 
+    def _with_own(self, params: Mapping[str, str]) -> dict[str, str]:
+        """chDB forgets a connection's parameters when a statement brings some: each one brings them all. What
+        is no UTF-8 it takes of SET only."""
+        own = {name: value for name, value in self.parameters.items() if isinstance(sendable(value), str)}
+        return {**own, **params}
+
     # -- across threads ------------------------------------------------------------------------------------
 
-    async def _run(self, run: _Run, scope: Scope, *, is_harmless: bool, takes_settings: bool) -> QueryResult:
+    async def _run(
+        self, run: _Run[QueryResult], scope: Scope, *, is_harmless: bool, takes_settings: bool
+    ) -> QueryResult:
         """A cancelled caller kills the statement and leaves the connection to it."""
         job = self._start(
             lambda: self._run_now(run, scope, is_harmless=is_harmless, takes_settings=takes_settings)
@@ -316,7 +337,7 @@ class ChdbSession:
             self._give_up(job, scope.query_id)
             raise
 
-    def _run_now(self, run: _Run, scope: Scope, *, is_harmless: bool, takes_settings: bool) -> QueryResult:
+    def _run_now(self, run: _Run[T], scope: Scope, *, is_harmless: bool, takes_settings: bool) -> T:
         """On a worker thread."""
         if not is_harmless:
             with self._local.prepared(scope) as connection:

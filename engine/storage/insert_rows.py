@@ -52,7 +52,14 @@ def in_memory(rows: list[bytes]) -> Iterator[str]:
 
 
 def insert_file(
-    connection: Any, head: InsertHead, path: str, *, format: str, clause: str, is_pipe: bool
+    connection: Any,
+    clause: str,
+    *,
+    head: InsertHead,
+    path: str,
+    format: str,
+    params: dict[str, str],
+    is_pipe: bool,
 ) -> Any:
     """Run the INSERT with the rows of the file: chDB's account of what was written. `clause` are settings for
     a statement without any of its own. Raises RuntimeError, with no word of the file."""
@@ -62,7 +69,7 @@ def insert_file(
         return rows
 
     def run(sql: str) -> Any:
-        return connection.query(sendable(sql), "Null")
+        return connection.query(sendable(sql), "Null", params=params)
 
     def by_way_of_table() -> Any:
         create, fill, copy = head.by_way_of(_ROWS, path, format, clause, ask)

@@ -19,6 +19,7 @@ from engine.storage.statement_text import sendable
 FIRST_SETTINGS = {"implicit_select": "0"}
 """As on a server: chDB would take `1 + 1` for a statement."""
 
+_PARAMETER = "param_"
 _OF_ONE_STATEMENT = ("log_comment", "insert_deduplication_token")
 """Settings that hardly ever are the same for two statements: no connection is told by their values."""
 
@@ -46,6 +47,15 @@ class SessionConnection:
         """What runs is the node's own, and not readonly."""
         self._is_readonly = False
         self._connection: Any = None
+
+    @property
+    def parameters(self) -> Mapping[str, str]:
+        """The query parameters that the session was SET to."""
+        return {
+            name.removeprefix(_PARAMETER): value
+            for name, value in self.settings.items()
+            if name.startswith(_PARAMETER)
+        }
 
     def take(self) -> Any:
         """The connection, if there is one; the caller closes it."""

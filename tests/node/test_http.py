@@ -621,6 +621,11 @@ def test_parameters_name_tables_and_stand_for_values_in_ddl(node: RunningNode) -
     assert node.query("EXISTS TABLE {t:Identifier}", **name) == "0\n"
 
 
+def test_a_views_parameters_stay_its_own_whatever_the_request_has(node: RunningNode) -> None:
+    node.query("CREATE VIEW with_parameter AS SELECT {v:UInt8} AS a", param_v="7")
+    assert node.query("SELECT a FROM with_parameter(v = 9)") == "9\n"
+
+
 @pytest.mark.parametrize("sql", ["-- nothing", ";", "/* nothing */ ;"])
 def test_a_statement_without_words_is_an_empty_query(node: RunningNode, sql: str) -> None:
     assert node.post(sql).code == 62

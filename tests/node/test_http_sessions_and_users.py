@@ -38,6 +38,29 @@ def test_a_setting_given_once_does_not_stay_in_the_session(node: RunningNode) ->
     assert node.query("SELECT getSetting('max_threads')", session_id="s2") == before
 
 
+def test_a_setting_that_goes_back_to_its_default_is_none_of_the_session(node: RunningNode) -> None:
+    say = lambda sql, **parameters: node.query(sql, session_id="back", **parameters)  # noqa: E731
+    asked = "SELECT getSetting('max_block_size')"
+    before = say(asked)
+    say("SET max_block_size = 1000")
+    say("SET max_block_size = DEFAULT")
+    assert say("SELECT count() FROM system.clusters") == "0\n"  # in a session made like this one
+    assert say(asked, max_block_size="5") == "5\n"
+    assert say(asked) == before
+
+
+def test_query_parameters_of_a_session_outlive_those_of_one_request(node: RunningNode) -> None:
+    say = lambda sql, **parameters: node.query(sql, session_id="params", **parameters)  # noqa: E731
+    say("SET param_a = 5, param_b = 'it\\'s'")
+    say("CREATE TEMPORARY TABLE given (a UInt8, b String)")
+    asked = "SELECT {a:UInt8}, {b:String}"
+    assert say(asked, param_a="7") == "7\tit\\'s\n"
+    assert say(asked) == "5\tit\\'s\n"
+    say("({a:UInt8}, {b:String}), ({a:UInt8} + {c:UInt8}, '')", query="INSERT INTO given VALUES", param_c="1")
+    say("INSERT INTO given SELECT {a:UInt8}, {c:String}", param_c="c")
+    assert say("SELECT * FROM given ORDER BY a, b") == "5\tc\n5\tit\\'s\n6\t\n"
+
+
 def test_readonly_for_one_request_does_not_stay_in_the_session(node: RunningNode) -> None:
     create = "CREATE TABLE IF NOT EXISTS after_readonly (a UInt8) ENGINE = Memory"
     for session in ({}, {"session_id": "ro"}):

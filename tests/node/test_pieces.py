@@ -224,10 +224,14 @@ def test_statuses_and_bodies_of_errors_that_are_not_chdbs() -> None:
         ("SET a = 300e3, b = -1_0, c = '1_0'", {"a": "300000", "b": "-10", "c": "1_0"}),
         ("SET a = 1", {"a": "1"}),
         ("SET a = 'x,y', `b` = 2, c", {"a": "x,y", "b": "2", "c": "1"}),
+        (
+            "SET a = default, b = 'DEFAULT', param_c = DEFAULT",
+            {"a": None, "b": "DEFAULT", "param_c": "DEFAULT"},
+        ),
         ("SET a = {'x': [1, 2]}, b = -5;", {"a": "{'x':[1,2]}", "b": "-5"}),
     ],
 )
-def test_set_is_read_back(sql: str, settings: dict[str, str]) -> None:
+def test_set_is_read_back(sql: str, settings: dict[str, str | None]) -> None:
     assert settings_of_set(sql) == settings
 
 

@@ -41,7 +41,7 @@ def filled(sql: str, parameters: Mapping[str, str]) -> str:
         ("SELECT {'a': 1}, '{t:Identifier}'", {"t": "x"}, "SELECT {'a': 1}, '{t:Identifier}'"),
         (
             "CREATE VIEW {v:Identifier} AS SELECT {x:UInt8} AS a",
-            {"v": "w"},
+            {"v": "w", "x": "7"},
             "CREATE VIEW `w` AS SELECT {x:UInt8} AS a",
         ),
         ("CREATE TABLE t (a Map(String, UInt8) DEFAULT {'a': 1})", {}, None),

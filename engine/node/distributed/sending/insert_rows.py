@@ -89,7 +89,11 @@ class RowsBehind:
     async def write_small(self, asked: Asked, sql: str) -> QueryResult:
         with _memory_is_short():
             result = await asked.session.insert(
-                sql, format=self._insert.format, rows=_Kept(self), scope=_streaming(asked).scope
+                sql,
+                format=self._insert.format,
+                rows=_Kept(self),
+                params=asked.params,
+                scope=_streaming(asked).scope,
             )
         result = _checked(result)
         self.close()
@@ -99,7 +103,9 @@ class RowsBehind:
         asked, rows = _streaming(asked), self._from_start()
         if self._insert.input_structure:
             return await self._write_input(asked, replace(self._insert, head=sql), rows)
-        return await asked.session.insert(sql, format=self._insert.format, rows=rows, scope=asked.scope)
+        return await asked.session.insert(
+            sql, format=self._insert.format, rows=rows, params=asked.params, scope=asked.scope
+        )
 
     def close(self) -> None:
         """Forget the rows."""
