@@ -1,22 +1,24 @@
-"""Tables that chDB cannot load at its start are attached right after it.
+"""Tables whose definition asks other tables are attached right after chDB has started.
 
-A subquery in a CONSTRAINT or in `TTL … WHERE` is evaluated when the table is loaded. chDB loads tables before
-it has the database `system` and a query to evaluate it in, where a server has both: with one such table it
-would not start at all.
+A subquery in a CONSTRAINT or a TTL, and joinGet, dictGet or IN of a table in a TTL, a key or an index, are
+evaluated when the table is loaded. chDB loads tables before it has the database `system` and a query to
+evaluate a subquery in, and starts only with all of them: one whose other table was dropped would keep the
+node from starting. A server starts without such a table (`async_load_databases`).
 
 Safety argument. (1) Before chDB starts, the flag of a permanently detached table (`t.sql.detached`) is put
 beside the table's file, with a text of our own: chDB's own flags, which users' DETACH … PERMANENTLY leaves,
 are empty and stay. (2) chDB starts without the table. (3) It is attached, by which chDB removes the flag. A
 crash at any point leaves our flag or none, and the next start goes on from there; nobody is served before
-(3). A table that cannot be attached ends the start, as one that cannot be loaded does. No definition and no
-data is touched.
+(3). A table that cannot be attached stays out, with our flag: each start tries again, and so may anybody with
+ATTACH TABLE. No definition and no data is touched.
 
-Source: ClickHouse's DatabaseOnDisk::detachTablePermanently, LocalServer::processConfig.
+Source: ClickHouse's DatabaseOnDisk::detachTablePermanently, LocalServer::processConfig, AsyncLoader.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -26,13 +28,22 @@ from engine.errors import SqlError
 from engine.names import TableName
 from engine.storage.layout import private_directory
 
+log = logging.getLogger(__name__)
+
 _FLAG = ".detached"
 _OURS = b"attached right after the start\n"
-_CLAUSE = re.compile(rb"^    CONSTRAINT .*(?:\n    [ )].*)*|^TTL .*(?:\n[ )].*)*", re.MULTILINE)
+_CLAUSE = re.compile(
+    rb"^    CONSTRAINT .*(?:\n    [ )].*)*|^    INDEX .*|^    .* TTL .*"
+    rb"|^(?:PARTITION BY|PRIMARY KEY|ORDER BY|SAMPLE BY|TTL) .*(?:\n[ )].*)*",
+    re.MULTILINE,
+)
 """As chDB writes them: a clause begins a line, and what belongs to it is indented more or begins with `)`."""
 _EVALUATED = re.compile(
-    rb"\n *(?:SELECT|WITH)\b|\b(?:system|information_schema)\.|\bhasColumnInTable\(", re.I
+    rb"\n *(?:SELECT|WITH)\b|\b(?:system|information_schema)\.|\bhasColumnInTable\(|\bjoinGet"
+    rb"|\bdict[A-Z]\w*\(|\bIN \(?[a-z_`]",
+    re.I,
 )
+"""Also what only looks so: a table is as well attached late."""
 
 _DETACHED = (
     "SELECT database, table, metadata_path FROM system.detached_tables ORDER BY ALL FORMAT JSONCompactEachRow"
@@ -50,14 +61,15 @@ def hold_back(path: Path) -> Sequence[Path]:
             continue
         if not flag.exists():
             _put(flag, private_directory(path) / "late_table")
-        elif flag.read_bytes() != _OURS:
+        elif not is_held_back(flag):
             continue
         held.append(file.relative_to(path))
     return held
 
 
 def attach(held: Sequence[Path], query: Callable[[str], str]) -> None:
-    """With chDB started. One may read another, so each is tried until none is left. Raises SqlError."""
+    """With chDB started. One may read another, so each is tried until none is left that can be attached.
+    Raises SqlError where chDB cannot be asked at all."""
     if not held:
         return
     rows = [json.loads(row) for row in query(_DETACHED).splitlines()]
@@ -70,13 +82,25 @@ def attach(held: Sequence[Path], query: Callable[[str], str]) -> None:
             except SqlError as failed:
                 errors[table] = failed
         if len(errors) == len(left):
-            table, error = next(iter(errors.items()))
-            error.hint = (
-                f"Table {table} cannot be loaded. Its definition {left[table]} can be put right, or moved "
-                "away: the node starts without the table."
-            )
-            raise error
+            for table, error in errors.items():
+                log.critical(
+                    "storage.table_not_loaded table=%s file=%s error=%s hint=ATTACH TABLE it when what it "
+                    "asks is there; with its file moved away it is no table any more.",
+                    table,
+                    left[table],
+                    error,
+                )
+            return
         left = {table: left[table] for table in errors}
+
+
+def is_held_back(flag: Path) -> bool:
+    """Whether the flag beside a table's file says that it is to be attached, and not that somebody has
+    detached it. So does one that is gone meanwhile: the table is attached. Raises OSError."""
+    try:
+        return flag.read_bytes() == _OURS
+    except FileNotFoundError:
+        return True
 
 
 def _is_late(definition: bytes) -> bool:

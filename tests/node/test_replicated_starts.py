@@ -372,3 +372,33 @@ def test_a_node_that_was_killed_has_its_tables_again_or_not_at_all(pair: Pair) -
         table = name.removeprefix("d.")
         eventually(partial(_has_child, pair, "/t/01/d", table), False)
         assert pair.n1.query(f"EXISTS {name}") == "0\n"
+
+
+def test_a_table_whose_other_table_is_gone_stays_out_of_the_node_and_in_its_replicated_database(
+    pair: Pair,
+) -> None:
+    for node in pair.both:
+        node.query("CREATE DATABASE ask ENGINE = Replicated('/dbs/ask', '{shard}', '{replica}')")
+    ttl = "ORDER BY k TTL t + INTERVAL 1 YEAR WHERE k IN ask.asked"
+    pair.n1.query("CREATE TABLE ask.asked (k UInt64) ENGINE = Set")
+    pair.n1.query(f"CREATE TABLE ask.p (k UInt64, t DateTime) ENGINE = MergeTree {ttl}")
+    pair.n1.query(f"CREATE TABLE ask.r (k UInt64, t DateTime) ENGINE = ReplicatedMergeTree {ttl}")
+    pair.n1.query("INSERT INTO ask.r VALUES (1, '2100-01-01')")
+    pair.n1.query("DROP TABLE ask.asked SETTINGS check_table_dependencies = 0")
+    pair.restart("n1")
+    # No recovery that would make them anew, and no commit of what cannot be carried out.
+    pair.n1.query("CREATE TABLE ask.other (k UInt64) ENGINE = Memory")
+    assert pair.n1.query("SHOW TABLES FROM ask") == "other\n"
+    for sql in ("DROP TABLE ask.p", "DETACH TABLE ask.r PERMANENTLY"):
+        refused(pair.n1.post(sql), 722, "ATTACH TABLE")
+    pair.n2.query("SYSTEM SYNC DATABASE REPLICA ask")
+    assert pair.n2.query("SHOW TABLES FROM ask") == "other\np\nr\n"
+
+    pair.n1.query("CREATE TABLE ask.asked (k UInt64) ENGINE = Set")
+    for table in ("p", "r"):
+        pair.n1.query(f"ATTACH TABLE ask.{table}")
+    pair.n2.query("INSERT INTO ask.r VALUES (2, '2100-01-01')")
+    assert [row.split()[0] for row in pair.rows("ask.r").splitlines()] == ["1", "2"]
+    pair.n2.query("DROP TABLE ask.p")
+    pair.n1.query("SYSTEM SYNC DATABASE REPLICA ask")
+    assert pair.same("SHOW TABLES FROM ask") == "asked\nother\nr\n"

@@ -267,6 +267,12 @@ class ChdbSchema:
             "getSetting('check_table_dependencies'), getSetting('max_table_size_to_drop') FROM system.tables "
             f"WHERE database = {quote_string(name.database or self._name())} AND name IN ({names})"
         )
+        if name.table not in (row[0] for row in rows):
+            raise SqlError(
+                Code.ASYNC_LOAD_WAIT_FAILED,
+                f"Table {name} could not be loaded when the node started.",
+                hint="The node's log says why. ATTACH TABLE it when what its definition asks is there.",
+            )
         for own, total, databases, tables, checks, most in rows:
             limit = int(number(given, "max_table_size_to_drop", float(most)))
             is_drop = statement.kind.value.startswith("DROP ")

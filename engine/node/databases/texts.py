@@ -15,6 +15,7 @@ from uuid import UUID
 
 from engine.names import TableName, escape_for_file_name, unescape_for_file_name
 from engine.node.distributed.registry.create_sql import with_engine
+from engine.storage.late_tables import is_held_back
 
 _SUFFIX = ".sql"
 _DETACHED = ".sql.detached"
@@ -38,7 +39,7 @@ class SchemaTexts:
         self._distributed = distributed
 
     def read(self, database: str) -> dict[str, str]:
-        """By table's name, those that are attached. Empty if there is no such database."""
+        """By table's name, those that nobody has detached. Empty if there is no such database."""
         directory = self._metadata / escape_for_file_name(database)
         try:
             files = {file.name for file in directory.iterdir()}
@@ -46,9 +47,12 @@ class SchemaTexts:
             return {}
         texts = {}
         for file in sorted(files):
-            if not file.endswith(_SUFFIX) or f"{file.removesuffix(_SUFFIX)}{_DETACHED}" in files:
+            if not file.endswith(_SUFFIX):
                 continue
+            flag = f"{file.removesuffix(_SUFFIX)}{_DETACHED}"
             try:
+                if flag in files and not is_held_back(directory / flag):
+                    continue
                 raw = (directory / file).read_bytes().decode("utf-8", "surrogateescape")
             except FileNotFoundError:
                 continue  # dropped meanwhile

@@ -95,17 +95,45 @@ async def test_what_somebody_detached_for_good_stays_detached(tmp_path: Path) ->
     await pool.close()
 
 
-async def test_one_that_cannot_be_attached_ends_the_start_until_it_is_moved_away(tmp_path: Path) -> None:
+ASKING = (
+    "(k UInt8, CONSTRAINT c CHECK k > (SELECT max(k) FROM asked)) ENGINE = MergeTree ORDER BY k",
+    f"{TTL} WHERE k IN (SELECT k FROM default.asked)",
+    f"{TTL} WHERE k IN default.asked_set",
+    f"{TTL} WHERE dictGet('default.asked_too', 'v', toUInt64(k)) > 1",
+    f"{TTL} GROUP BY k SET t = max(t) + dictGet('default.asked_too', 'v', toUInt64(1))",
+    f"({COLUMNS}, v Int8 TTL t + toIntervalDay(joinGet('default.joined', 'v', k))) {ENGINE}",
+    f"({COLUMNS}, INDEX i joinGet('default.joined', 'v', k) TYPE minmax) {ENGINE}",
+    "(k UInt8) ENGINE = MergeTree ORDER BY joinGet('default.joined', 'v', k)",
+    "(k UInt8) ENGINE = MergeTree PARTITION BY joinGet('default.joined', 'v', k) ORDER BY k",
+)
+ASKED = (
+    "CREATE TABLE asked (k UInt8, v UInt8) ENGINE = MergeTree ORDER BY k",
+    "CREATE TABLE asked_set (k UInt8) ENGINE = Set",
+    "CREATE TABLE joined (k UInt8, v UInt8) ENGINE = Join(ANY, LEFT, k)",
+    "CREATE DICTIONARY asked_too (k UInt64, v UInt8) PRIMARY KEY k SOURCE(NULL()) LAYOUT(FLAT()) LIFETIME(0)",
+)
+
+
+async def test_those_that_cannot_be_attached_stay_out_until_what_they_ask_is_there(tmp_path: Path) -> None:
     await starts_with(
         tmp_path,
-        "CREATE TABLE read (k UInt8) ENGINE = Memory",
-        f"CREATE TABLE t (k UInt8, CONSTRAINT c CHECK k > (SELECT max(k) FROM read)) {ENGINE}",
-        "DROP TABLE read",
+        *ASKED,
+        *(f"CREATE TABLE t{number} {text}" for number, text in enumerate(ASKING)),
+        "CREATE TABLE beside (k UInt8) ENGINE = MergeTree ORDER BY k",
+        "DROP DICTIONARY asked_too SETTINGS check_table_dependencies = 0",
+        *(
+            f"DROP TABLE {name} SETTINGS check_table_dependencies = 0"
+            for name in ("joined", "asked", "asked_set")
+        ),
     )
-    [file] = tmp_path.glob("store/*/*/t.sql")
-    with pytest.raises(SqlError) as caught:
-        await ChdbPool.open(tmp_path)
-    assert caught.value.code == 60
-    assert str(file.relative_to(tmp_path)) in caught.value.hint
-    file.rename(tmp_path / "moved.sql")
-    await starts_with(tmp_path)
+    shown = "SELECT name FROM system.tables WHERE database = 'default' ORDER BY name"
+    for _ in range(2):
+        pool = await ChdbPool.open(tmp_path)
+        assert (await pool.query(shown)).text == "beside\n"
+        assert (await pool.query("SELECT count() FROM system.detached_tables")).text == f"{len(ASKING)}\n"
+        with pytest.raises(SqlError) as caught:
+            await pool.query("ATTACH TABLE t7")
+        assert caught.value.code == 60
+        await pool.close()
+    await starts_with(tmp_path, *ASKED, "ATTACH TABLE t7", "INSERT INTO t7 VALUES (1)")
+    await starts_with(tmp_path, *(f"SELECT * FROM t{number}" for number, _ in enumerate(ASKING)))
