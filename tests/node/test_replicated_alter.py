@@ -170,7 +170,7 @@ def test_update_and_delete_reach_all_replicas(pair: Pair) -> None:
     )
     assert pair.rows(t) == "0\tit\\'s\n1\tit\\'s\n2\tit\\'s\n3\tx\n4\tx\n5\tx\n"
     assert pair.same(f"SELECT command, is_done, parts_to_do FROM system.mutations WHERE table = '{t}'") == (
-        "UPDATE v = \\'it\\\\\\'s\\' WHERE k < 3, DELETE WHERE k > 5\t1\t0\n"
+        "(UPDATE v = \\'it\\\\\\'s\\' WHERE k < 3)\t1\t0\n(DELETE WHERE k > 5)\t1\t0\n"
     )
 
 
@@ -254,7 +254,7 @@ def test_a_mutation_with_a_subquery_names_the_database_that_it_reads(pair: Pair)
     )
     assert pair.rows(t) == "2\tb\n"
     command = pair.n1.query(f"SELECT command FROM system.mutations WHERE table = '{t}'")
-    assert command == "DELETE WHERE k IN (SELECT k FROM default.chosen)\n"
+    assert command == "(DELETE WHERE k IN (SELECT k FROM default.chosen))\n"
 
 
 def test_an_alter_names_the_database_of_the_dictionaries_that_it_asks(pair: Pair) -> None:

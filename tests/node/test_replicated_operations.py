@@ -206,12 +206,16 @@ def test_killed_mutations_are_told(pair: Pair) -> None:
     assert (row["is_done"], row["parts_to_do_names"], row["command"]) == (
         0,
         ["1_0_0_0"],
-        "UPDATE v = 'z' WHERE true",
+        "(UPDATE v = 'z' WHERE true)",
     )
     where = f"WHERE table = '{t}'"
     tested = pair.n1.query(f"KILL MUTATION {where} TEST")
-    assert tested == f"unknown_status\tdefault\t{t}\t0000000000\tUPDATE v = \\'z\\' WHERE true\n"
-    assert pair.n1.query(f"KILL MUTATION {where} FORMAT JSONEachRow").startswith('{"kill_status":"waiting"')
+    assert tested == f"unknown_status\tdefault\t{t}\t0000000000\t(UPDATE v = \\'z\\' WHERE true)\n"
+    for shown in ("UPDATE v = ''z'' WHERE true", "(DELETE WHERE true)"):
+        assert pair.n1.query(f"KILL MUTATION {where} AND command = '{shown}'") == ""
+    shown = "(UPDATE v = ''z'' WHERE true)"
+    killed = pair.n1.query(f"KILL MUTATION {where} AND command = '{shown}' FORMAT JSONEachRow")
+    assert killed.startswith('{"kill_status":"waiting"')
     assert pair.n1.query(f"SELECT count() FROM system.mutations {where}") == "0\n"
     for node in pair.both:
         node.query(f"SYSTEM START MERGES {t}")

@@ -11,11 +11,12 @@ an ALTER began, and who reads in the middle of it, finds the UUID beside it: chD
 there before for a while (`old_parts_lifetime`), in the same snapshot.
 
 Mutations of replicated tables are Keeper's: the view of `system.mutations` has those instead of chDB's,
-beside chDB's of plain tables.
+beside chDB's of plain tables. As there, a mutation has one row for each of its commands, in parentheses.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterable, Mapping
 
@@ -24,6 +25,7 @@ from engine.names import quote_identifier, quote_string
 from engine.node.replicated.running.runtime import ReplicatedTables
 from engine.node.statement import Asked
 from engine.node.system_tables import words_of_select
+from engine.part_storage.mutation_scratch import split_commands
 from engine.part_storage.part_uuid import uuid_of
 from engine.part_storage.workers import SCRATCH_DATABASE
 from engine.replication.replica.context import ReplicaContext
@@ -207,11 +209,10 @@ def mutation_rows(ctx: ReplicaContext) -> Iterable[Mapping[str, object]]:
     for number, state in ctx.queue.mutations.items():
         to_do = sorted(map(str, ctx.queue.parts_to_do(number))) if not state.is_done else []
         numbers = sorted(state.entry.block_numbers)
-        yield {
+        row = {
             "database": ctx.name.database,
             "table": ctx.name.table,
             "mutation_id": f"{number:010}",
-            "command": state.entry.commands,
             "create_time": int(unix_s(state.entry.create_time)),
             "finish_time": int(state.finished_s),
             "block_numbers.partition_id": [partition_id for partition_id, _ in numbers],
@@ -229,6 +230,7 @@ def mutation_rows(ctx: ReplicaContext) -> Iterable[Mapping[str, object]]:
             "latest_fail_reason": state.latest_fail_reason,
             "latest_fail_error_code_name": state.latest_fail_error,
         }
+        yield from ({**row, "command": command} for command in _shown_commands(state.entry.commands))
     for number, error in ctx.queue.unreadable_mutations.items():
         yield {
             "database": ctx.name.database,
@@ -239,6 +241,11 @@ def mutation_rows(ctx: ReplicaContext) -> Iterable[Mapping[str, object]]:
             "latest_fail_reason": str(error),
             "latest_fail_error_code_name": Code(error.code).name,
         }
+
+
+@functools.lru_cache(maxsize=256)
+def _shown_commands(commands: str) -> tuple[str, ...]:
+    return tuple(f"({command})" for command in split_commands(commands))
 
 
 def _names(tables: ReplicatedTables) -> str:
