@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from engine.errors import Code, SqlError
+from engine.storage.dependents import UNCHECKED, without_scratch_tables
 from engine.storage.errors import translated
 from engine.storage.feeding import feed
 from engine.storage.insert_rows import FEW_BYTES, in_memory, in_pieces, insert_file
@@ -134,12 +135,21 @@ class ChdbSession:
                 return _result(connection.query(text, format, params=params))
 
         async with self._lock:
-            return await self._run(
-                run,
-                scope,
-                is_harmless=is_harmless and not params,
-                takes_settings=takes_settings and isinstance(sql, str),
-            )
+            try:
+                return await self._run(
+                    run,
+                    scope,
+                    is_harmless=is_harmless and not params,
+                    takes_settings=takes_settings and isinstance(sql, str),
+                )
+            except SqlError as error:
+                left = without_scratch_tables(error)
+                if left is error:
+                    raise
+                if left is not None:
+                    raise left from error
+            unchecked = replace(scope, settings={**scope.settings, **UNCHECKED})
+            return await self._run(run, unchecked, is_harmless=False, takes_settings=False)
 
     @asynccontextmanager
     async def stream(

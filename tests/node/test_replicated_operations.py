@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.node.replicated_pair import Pair, error, json_rows, wait_for
+from tests.node.replicated_pair import Pair, error, json_rows, refused, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -264,3 +264,25 @@ def test_replicas_status_is_fine(pair: Pair) -> None:
     for node in pair.both:
         reply = node.get("/replicas_status")
         assert (reply.status, reply.text) == (200, "Ok.\n")
+
+
+def test_what_only_the_nodes_own_tables_depend_on_is_renamed_and_dropped(pair: Pair) -> None:
+    n1 = pair.n1
+    n1.query(
+        "CREATE DICTIONARY names (k UInt64, v UInt64) PRIMARY KEY k SOURCE(NULL()) LAYOUT(FLAT()) LIFETIME(0)"
+    )
+    n1.query(
+        "CREATE TABLE asks (k UInt64, v UInt64 DEFAULT dictGet('names', 'v', k)) "
+        "ENGINE = ReplicatedMergeTree('/asks_names', '{replica}') ORDER BY k"
+    )
+    for number in range(2):
+        n1.query(f"INSERT INTO asks (k) VALUES ({number})")
+    n1.query("OPTIMIZE TABLE asks FINAL")
+    refused(n1.post("DROP DICTIONARY names"), 630, "depend on it: default.asks.")
+    # Tables that a merge was done on, and that rows are staged in, stand for a while.
+    n1.query("ALTER TABLE asks MODIFY COLUMN v REMOVE DEFAULT")
+    n1.query("RENAME DICTIONARY names TO other_names")
+    n1.query("DROP DICTIONARY other_names")
+    n1.query("INSERT INTO asks (k) VALUES (5)")
+    assert n1.query("SELECT sum(k), sum(v) FROM asks") == "6\t0\n"
+    n1.query("DROP TABLE asks SYNC")

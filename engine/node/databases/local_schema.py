@@ -43,6 +43,7 @@ from engine.node.statement import Asked
 from engine.sql import AlterCommand, Statement, StatementKind, parse_statement, redact, runs_once_per_shard
 from engine.sql.lenient import LENIENT
 from engine.storage import ChdbPool
+from engine.storage.layout import SCRATCH_DATABASE
 
 log = logging.getLogger(__name__)
 
@@ -283,8 +284,9 @@ class ChdbSchema:
                     f"max_table_size_to_drop ({limit} bytes).",
                     hint="SETTINGS max_table_size_to_drop = 0 behind the statement allows it.",
                 )
-            if own == name.table and tables and flag(given, "check_table_dependencies", bool(checks)):
-                others = ", ".join(f"{d}.{t}" for d, t in zip(databases, tables, strict=True))
+            needs = [f"{d}.{t}" for d, t in zip(databases, tables, strict=True) if d != SCRATCH_DATABASE]
+            if own == name.table and needs and flag(given, "check_table_dependencies", bool(checks)):
+                others = ", ".join(needs)
                 raise SqlError(
                     Code.HAVE_DEPENDENT_OBJECTS,
                     f"Cannot drop or rename {name}, because some tables depend on it: {others}.",

@@ -153,7 +153,8 @@ class LocalTables:
             "SELECT database || '.' || name, other || '.' || needs, getSetting('check_table_dependencies') "
             "FROM system.tables "
             "ARRAY JOIN loading_dependent_database AS other, loading_dependent_table AS needs "
-            f"WHERE database = {quote_string(database)} AND other != database"
+            f"WHERE database = {quote_string(database)} "
+            f"AND other NOT IN (database, {quote_string(SCRATCH_DATABASE)})"
         )
         return [(name, other, bool(checks)) for name, other, checks in rows]
 
