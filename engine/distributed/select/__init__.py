@@ -8,8 +8,8 @@ from engine.distributed.select.model import (
     SourceTable,
     TooLong,
 )
-from engine.distributed.select.on_shards import USUAL, Merging, Spread
 from engine.distributed.select.plan import Analyse, Analysis, Plan, analyse_select, fill, plan_select
+from engine.distributed.select.spread import USUAL, Merging, Spread
 
 __all__ = [
     "IS_CHECKED",

@@ -15,8 +15,7 @@ Source: StorageDistributed::getQueryProcessingStage, InJoinSubqueriesPreprocesso
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from engine.distributed.select import clauses, pushing
@@ -33,6 +32,14 @@ from engine.distributed.select.model import (
 )
 from engine.distributed.select.query_tree import Node, QueryTree
 from engine.distributed.select.sides import Side, sides_of
+from engine.distributed.select.spread import (
+    Merging,
+    Spread,
+    called,
+    has_rows_of_each_shard,
+    own_nodes,
+    query_of,
+)
 from engine.distributed.select.template import Slot, Template, place_text
 from engine.distributed.select.two_phase import (
     HAS_TOTALS,
@@ -57,26 +64,6 @@ _NOTHING = (("toUInt8(0)", "__nothing"),)
 _BEHIND_GROUPS = frozenset(
     {"HAVING", "WINDOW", "QUALIFY", "ORDER", "LIMIT", "OFFSET", "FETCH", "INTERPOLATE"}
 )
-
-
-class Merging(enum.Enum):
-    """`distributed_group_by_no_merge`."""
-
-    OF_ALL_SHARDS = 0
-    NONE = 1
-    OF_ROWS_ONLY = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """What the settings say of the shards' part."""
-
-    merging: Merging = Merging.OF_ALL_SHARDS
-    is_local: bool = False
-    """`distributed_product_mode` = 'local'."""
-
-
-USUAL = Spread()
 
 
 async def on_shards(
@@ -138,7 +125,7 @@ class _Cut:
         """The text in the block's place, and the read. None where the usual way gives the same answer."""
         query = self._query()
         is_grouped = query is not None and (
-            query.section("GROUP BY") is not None or _called(query, "aggregate")
+            query.section("GROUP BY") is not None or called(query, "aggregate")
         )
         match self.spread.merging:
             case Merging.NONE:
@@ -152,12 +139,10 @@ class _Cut:
 
     def _query(self) -> Node:
         nodes = pushing.nodes_of(self.tree, self.block.slot)
-        at = nodes[0].parent if len(nodes) == 1 else None
-        while at is not None and at.kind != "QUERY":
-            at = at.parent
-        if at is None:
+        query = query_of(nodes[0]) if len(nodes) == 1 else None
+        if query is None:
             raise _refused("in a statement of this shape")
-        return at
+        return query
 
     async def _whole(self, describe: Describe) -> tuple[str, RemoteSelect]:
         """Every shard answers the query."""
@@ -172,7 +157,7 @@ class _Cut:
         """Every shard answers up to HAVING."""
         if HAS_TOTALS in query.rest:
             return await self._with_totals(query, describe)
-        names = _called(query, "aggregate") | ({"grouping"} if query.fact("group_by_type") else set())
+        names = called(query, "aggregate") | ({"grouping"} if query.fact("group_by_type") else set())
         cursor, block = self.cursor, self.block
         from_at = block.place - 3
         parts = {clause.keyword: clause for clause in clauses.clauses_behind(cursor, block.place)}
@@ -201,13 +186,13 @@ class _Cut:
         keys, end = keys_of(cursor, parts.get("GROUP"))
         if "GROUP" not in parts:
             end = parts["WITH"].begin - 1
-        names = _called(query, "aggregate")
+        names = called(query, "aggregate")
         making = making_of(calls_of(f"{select} {upper}", names), has_keys=bool(keys), null_for_empty=True)
         made = [*((key, f"__g{number}") for number, key in enumerate(keys)), *making.states]
         if (
             not made
             or not all(map(is_mergeable, names))
-            or any(map(needs_rows, _own_nodes(query)))
+            or any(map(needs_rows, own_nodes(query)))
             or any(self._aliases().isdisjoint(clauses.token_texts(key)) for key in keys)
         ):
             raise _refused("with WITH TOTALS in a query of this shape")
@@ -252,9 +237,9 @@ class _Cut:
         behind = self._behind(_BEHIND_GROUPS | {"GROUP"})
         select, upper = self._text(block.begin, from_at), self._text(behind, block.end)
         found = clauses.clauses_behind(cursor, block.place)
-        names = _called(query, "aggregate")
+        names = called(query, "aggregate")
         is_distinct = cursor.words[block.begin + 1] == "DISTINCT"
-        windows = _called(query, "window")
+        windows = called(query, "window")
         select_list = (block.begin + 1 + is_distinct, from_at)
         ranges = hoisted(cursor, select_list, found, aggregates=names, windows=windows)
         made = [(self._text(*one), f"__e{number}") for number, one in enumerate(ranges)]
@@ -357,6 +342,14 @@ class _Cut:
             slot = self.template.slots[number]
             at = next(at for at, one in self.places if one == number)
             is_local = self._is_local(at)
+            if (
+                not is_local
+                and self.cursor.words[at - 3] == "FROM"
+                and has_rows_of_each_shard(self.tree, number, self.spread.merging)
+            ):
+                raise _refused(
+                    "on the right of IN or JOIN in a query whose rows would be those of each shard"
+                )
             if not is_local and _is_of_one_shard(slot):
                 raise _refused("with the setting additional_table_filters and columns that are no table's")
             if OtherTable.places(number)[0] in inner:
@@ -392,25 +385,6 @@ def _by_length(named: Sequence[tuple[str, str]]) -> list[tuple[tuple[str, ...], 
     """To replace, the longest first: one may be a part of another."""
     found = [(clauses.token_texts(text), name) for text, name in named]
     return sorted(found, key=lambda one: -len(one[0]))
-
-
-def _own_nodes(query: Node) -> Iterator[Node]:
-    """Without those of queries in it."""
-    pending = list(query.children)
-    while pending:
-        node = pending.pop()
-        if node.kind not in ("QUERY", "UNION"):
-            yield node
-            pending += node.children
-
-
-def _called(query: Node, kind: str) -> set[str]:
-    """Functions of a kind that the query itself calls."""
-    return {
-        node.fact("function_name")
-        for node in _own_nodes(query)
-        if node.kind == "FUNCTION" and node.fact("function_type") == kind
-    }
 
 
 def _columns(text: str, aliases: set[str]) -> set[tuple[str, ...]]:

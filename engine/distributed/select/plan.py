@@ -16,10 +16,11 @@ from engine.distributed.select import pushing
 from engine.distributed.select.array_joins import are_subcolumns_beside_array_join
 from engine.distributed.select.asterisks import names_columns_of_asterisks
 from engine.distributed.select.model import RemoteSelect, ShardSource, SourceColumn, TooLong, structure_of
-from engine.distributed.select.on_shards import USUAL, Spread, on_shards
+from engine.distributed.select.on_shards import on_shards
 from engine.distributed.select.prewhere import with_prewhere
 from engine.distributed.select.query_tree import QueryTree, parse_query_tree
 from engine.distributed.select.repeatable import is_repeatable
+from engine.distributed.select.spread import USUAL, Spread
 from engine.distributed.select.template import Template, fill_places, place_text
 from engine.distributed.select.two_phase import PLACE, Describe, two_phases
 from engine.errors import Code, SqlError

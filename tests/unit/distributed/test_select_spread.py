@@ -288,6 +288,35 @@ def test_within_a_global_side_every_shard_joins_its_own_tables(world: World, sql
     assert world.bench.ask(asked) != expected
 
 
+SETS = """
+SELECT id FROM [events] WHERE id IN (@) ORDER BY id|SELECT max(id) AS id FROM events
+SELECT id FROM [events] WHERE id GLOBAL NOT IN (@) AND id > 290|SELECT max(id) AS id FROM events
+SELECT e.id FROM [events] AS e JOIN (@) AS o ON e.id = o.id|SELECT min(id) AS id FROM events GROUP BY city
+SELECT e.id FROM [events] AS e GLOBAL ALL JOIN (@) AS o ON e.id = o.id|SELECT DISTINCT 7 AS id FROM events
+SELECT e.id FROM [events] AS e, (@) AS o WHERE e.id = o.id|SELECT id FROM events ORDER BY id DESC LIMIT 2
+SELECT id FROM [people] WHERE id IN (@)|SELECT max(id) AS id FROM (SELECT id FROM one.events WHERE id < 99)
+"""
+
+
+@pytest.mark.parametrize("sql", SETS.strip().splitlines())
+def test_on_the_right_of_in_and_join_are_the_groups_of_each_shard(world: World, sql: str) -> None:
+    """As in ClickHouse, which asks for them with the statement's settings. They were merged."""
+    text, side = sql.split("|")
+    of_each = " UNION ALL ".join(side.replace(" events", f" s{n}.events") for n in range(1, SHARDS + 1))
+    expected = world.bench.ask(re.sub(r"\[(\w+)\]", r"one.\1", text.replace("@", of_each)))
+    asked = re.sub(r"[\[\]]", "", text.replace("@", side))
+    assert rows(world.ask(asked, settings={"distributed_group_by_no_merge": "1"})) == rows(expected)
+    if "LIMIT" not in side and "DISTINCT" not in side:
+        assert rows(world.ask(asked, settings={"distributed_group_by_no_merge": "2"})) == rows(expected)
+
+
+def test_groups_of_each_shard_that_are_not_asked_for_first_are_refused(world: World) -> None:
+    sql = "SELECT id FROM events WHERE id IN (SELECT maxOrNull(id) FROM events)"
+    with pytest.raises(SqlError) as refused:
+        world.ask(sql, settings={"distributed_group_by_no_merge": "1"})
+    assert refused.value.code == Code.NOT_IMPLEMENTED
+
+
 OF_GROUPS = """
 SELECT city, count() AS c FROM events GROUP BY city HAVING c IN [own] OR city IN (SELECT 'Rome')|
 SELECT id, count() AS c FROM events GROUP BY id HAVING id IN [own] AND sum(id + 1 IN [own]) > 0|

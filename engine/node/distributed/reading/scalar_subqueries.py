@@ -3,21 +3,27 @@ subqueries over Distributed tables that are one value, or EXISTS, and those of G
 with an IN or JOIN of each shard's own.
 
 As in ClickHouse the node that has the statement does it, with the statement's settings, and every shard gets
-the value. So with `distributed_group_by_no_merge` a value that is a row of each shard is error 125, as there.
+the value. So with `distributed_group_by_no_merge` a value that is a row of each shard is error 125, as there,
+and a set of groups, or what is joined, has those of each shard.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+from engine.distributed.select import USUAL, Merging, Spread
+from engine.distributed.select.clauses import select_of
 from engine.distributed.select.model import names
 from engine.distributed.select.sides import Side, has_product, is_between_tables, sides_of
+from engine.distributed.select.two_phase import is_mergeable
 from engine.node.distributed.reading.subquery_values import Meaning, Subquery, ValueOf
 from engine.sql.cursor import Cursor
 from engine.sql.edit import Edit, apply_edits
 from engine.sql.sources import ctes, read_tables
 
 _BEGINS = names("SELECT WITH FROM")
+_GROUPING = names("GROUP HAVING")
+_LIMITING = names("LIMIT OFFSET FETCH OVER DISTINCT QUALIFY")
 _SET_OPERATIONS = names("UNION EXCEPT INTERSECT")
 _BEHIND = _SET_OPERATIONS | {")"}
 _BEFORE_VALUE = names(
@@ -28,14 +34,13 @@ _NO_CALL = _BEFORE_VALUE | names("IN FROM JOIN EXISTS VIEW")
 
 
 async def with_values_of_scalars(
-    sql: str, starts: Collection[int], value: ValueOf, *, is_local: bool = False
+    sql: str, starts: Collection[int], value: ValueOf, spread: Spread = USUAL
 ) -> str:
-    """`starts` are the offsets of the Distributed tables in the text. `is_local`: on a plain side of IN or
-    JOIN they are each shard's own."""
+    """`starts` are the offsets of the Distributed tables in the text."""
     cursor = Cursor(sql)
     found = {one.start: one for start in starts if (one := _around(cursor, cursor.at_offset(start)))}
-    for one in _global_sets(cursor):
-        if is_before_shards(cursor, one.start, one.end, starts, is_local=is_local):
+    for at, one in list(_sets(cursor)):
+        if is_before_shards(cursor, at, one.start, one.end, starts, spread):
             found[one.start] = one
     edits = []
     for start, one in found.items():
@@ -47,16 +52,16 @@ async def with_values_of_scalars(
     return apply_edits(sql, edits)
 
 
-def _global_sets(cursor: Cursor) -> Iterator[Subquery]:
-    """The right sides of GLOBAL IN that read tables of this node."""
+def _sets(cursor: Cursor) -> Iterator[tuple[int, Subquery]]:
+    """The right sides of IN that read tables, with their first tokens."""
     words = cursor.words
     for ref in read_tables(cursor, 0):
         at = cursor.at_offset(ref.start)
-        if words[at - 1] == "IN" and Side.GLOBAL in sides_of(words, at)[:1]:
-            yield Subquery(ref.start, ref.end, f"SELECT * FROM {ref.name.quoted}", Meaning.SET)
+        if words[at - 1] == "IN":
+            yield at, Subquery(ref.start, ref.end, f"SELECT * FROM {ref.name.quoted}", Meaning.SET)
     for at in [at + 1 for at, word in enumerate(words) if word == "IN"]:
-        if Side.GLOBAL in sides_of(words, at)[:1] and (select := tables_subquery(cursor, at)) is not None:
-            yield Subquery(cursor.tokens[at].start, cursor.last_end, select, Meaning.SET)
+        if (select := tables_subquery(cursor, at)) is not None:
+            yield at, Subquery(cursor.tokens[at].start, cursor.last_end, select, Meaning.SET)
 
 
 def tables_subquery(cursor: Cursor, at: int) -> str | None:
@@ -75,12 +80,44 @@ def tables_subquery(cursor: Cursor, at: int) -> str | None:
 
 
 def is_before_shards(
-    cursor: Cursor, start: int, end: int, tables: Collection[int], *, is_local: bool
+    cursor: Cursor, at: int, start: int, end: int, tables: Collection[int], spread: Spread
 ) -> bool:
-    """Whether what stands on a GLOBAL side between two offsets is evaluated before shards are asked: it reads
-    none of `tables`, or one that its own shards have to join."""
+    """Whether what stands on the right of IN or JOIN, at token `at` and between two offsets, is evaluated
+    before shards are asked: on a GLOBAL side, what reads none of `tables`, or one that its own shards have to
+    join; and on any, groups and rows of each shard that are not merged."""
+    is_global = sides_of(cursor.words, at)[:1] == [Side.GLOBAL]
     within = [cursor.at_offset(table) for table in tables if start <= table < end]
-    return not within or (is_local and has_product(cursor.words, within, cursor.at_offset(start)))
+    if is_global and (
+        not within or (spread.is_local and has_product(cursor.words, within, cursor.at_offset(start)))
+    ):
+        return True
+    is_own = spread.is_local and not is_global
+    return (
+        bool(within)
+        and not is_own
+        and _is_of_each_shard(cursor, start, end, spread)
+        and _is_on_shards(cursor, at, tables)
+    )
+
+
+def _is_on_shards(cursor: Cursor, at: int, tables: Collection[int]) -> bool:
+    """Whether token `at` is in a query whose first table is one of `tables`, which shards execute."""
+    firsts = [place for place in map(cursor.at_offset, tables) if cursor.words[place - 1] == "FROM"]
+    queries = {select_of(cursor, place) for place in firsts}
+    return any(select_of(cursor, one) in queries for one in (at, *cursor.brackets_around(at)))
+
+
+def _is_of_each_shard(cursor: Cursor, start: int, end: int, spread: Spread) -> bool:
+    """Whether a subquery may have other rows because those of shards are not merged."""
+    if spread.merging is Merging.OF_ALL_SHARDS:
+        return False
+    makers = _GROUPING if spread.merging is Merging.OF_ROWS_ONLY else _GROUPING | _LIMITING
+    begin, behind = cursor.at_offset(start), cursor.at_offset(end)
+    for at in range(begin, min(behind, len(cursor.words))):
+        is_call = cursor.words[at + 1 : at + 2] == ["("]
+        if cursor.words[at] in makers or (is_call and is_mergeable(cursor.tokens[at].text)):
+            return True
+    return False
 
 
 def _around(cursor: Cursor, at: int) -> Subquery | None:

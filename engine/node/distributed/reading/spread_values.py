@@ -58,11 +58,11 @@ class SpreadValues:
         """The text with values; `starts` is where it names Distributed tables. Once there are values of
         conditions, it has to be looked at anew before joins are. Raises SqlError."""
         value = partial(self._scalar, asked, settings)
-        text = await with_values_of_scalars(sql, starts, value, is_local=spread.is_local)
+        text = await with_values_of_scalars(sql, starts, value, spread)
         if text != sql:
             return text
         rows = partial(self._rows, asked, settings)
-        return await with_rows_of_joins(sql, starts, rows, is_local=spread.is_local)
+        return await with_rows_of_joins(sql, starts, rows, spread)
 
     async def _scalar(self, asked: Asked, settings: Mapping[str, str], subquery: Subquery) -> str | None:
         """What a subquery gives that stands alone; None for any other."""
