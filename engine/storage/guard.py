@@ -12,20 +12,32 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from engine.errors import Code, SqlError
 from engine.sql import Statement, Token, TokenKind
 from engine.sql.tokens import literal_value, scan
 
-_FILE_ENGINES = frozenset({"File", "Filesystem", "FileLog", "Executable", "ExecutablePool", "SQLite"})
+_FILE_ENGINES = frozenset(
+    {
+        *("File", "Filesystem", "FileLog", "Executable", "ExecutablePool", "SQLite"),
+        *("IcebergLocal", "DeltaLakeLocal", "PaimonLocal"),
+    }
+)
+_RUNNER_ENGINE = "QueryRunner"
 _COMMAND_SOURCES = frozenset({"EXECUTABLE", "EXECUTABLE_POOL"})
+_FILE_SOURCES = frozenset({"FILE", "YAMLREGEXPTREE"})
+_FILE_LAYOUTS = frozenset({"SSD_CACHE", "COMPLEX_KEY_SSD_CACHE"})
 _LOCAL_DISKS = frozenset({"local", "local_blob_storage"})
 _SETTINGS_WITH_EXPRESSIONS = frozenset(
     {"additional_table_filters", "additional_result_filter", "parallel_replicas_custom_key"}
 )
 OWN_COLLECTION = "oncluster_peer_"
 """How the names of named collections with this node's own passwords begin."""
-_SUSPICIOUS = re.compile(r"file|executable|sqlite|rocksdb|local|python|\\x", re.IGNORECASE)
+_SUSPICIOUS = re.compile(
+    r"file|attach|executable|sqlite|rocksdb|local|python|queryrunner|ssd_cache|yamlregexptree|disk|\\x",
+    re.IGNORECASE,
+)
 """Without any of it a text is fine."""
 _PEERS = re.compile(rf"{OWN_COLLECTION}|\\x", re.IGNORECASE)
 _BEFORE_NAMES = frozenset(
@@ -41,7 +53,7 @@ def check_statement(statement: Statement, sql: str, *, names_peers: bool = False
     once, 497 for this node's own named collections unless it has put them there itself, and as
     `check_text`."""
     if statement.into_outfile is not None:
-        raise SqlError(Code.INTO_OUTFILE_NOT_ALLOWED, "INTO OUTFILE is not allowed")
+        raise _writes_file()
     if statement.system_command.upper() in ("SHUTDOWN", "KILL"):
         raise SqlError(
             Code.UNSUPPORTED_METHOD,
@@ -60,8 +72,9 @@ def check_settings(settings: Mapping[str, str]) -> None:
 
 
 def check_text(sql: str) -> None:
-    """Raises SqlError 497 for engines and functions over files of the machine, 482 for dictionaries whose
-    source is a command."""
+    """Raises SqlError 497 for engines and functions over files of the machine and for ATTACH … FROM, which
+    would move one of its directories, 482 for dictionaries whose source is a command, 358 for INTO OUTFILE
+    and 78 for FROM INFILE, which may stand behind PARALLEL WITH, too."""
     if _SUSPICIOUS.search(sql):
         _check(_tokens(sql))
 
@@ -69,6 +82,10 @@ def check_text(sql: str) -> None:
 def denied(what: str) -> SqlError:
     """The error for something that is not for statements."""
     return SqlError(Code.ACCESS_DENIED, f"{what} would read or write files of the node's machine")
+
+
+def _writes_file() -> SqlError:
+    return SqlError(Code.INTO_OUTFILE_NOT_ALLOWED, "INTO OUTFILE is not allowed")
 
 
 def _tokens(sql: str) -> list[Token]:
@@ -97,6 +114,11 @@ def _check(tokens: Sequence[Token]) -> None:
                 raise denied("Function file")
         elif word == "ENGINE":
             _check_engine(tokens[at + 1 + (words[at + 1 : at + 2] == ["="]) :])
+        elif word == "ATTACH":
+            if _has_path(tokens[at + 1 :]):
+                raise denied("ATTACH … FROM")
+        elif word in ("INFILE", "OUTFILE"):
+            _check_clause(word, words[at - 1], tokens[at + 1 :])
         elif word == "COLLECTION" and words[at - 1] == "NAMED":
             if any(_is_file_url(token) for token in tokens):
                 raise denied("A named collection with this URL")
@@ -105,13 +127,17 @@ def _check(tokens: Sequence[Token]) -> None:
                 raise denied("Function sqlite")
             if word == "PYTHON" and _is_function(words, at):
                 raise SqlError(Code.ACCESS_DENIED, "Function Python would read the node's own variables")
-            if word == "SOURCE" and words[at + 2 : at + 3] and words[at + 2] in _COMMAND_SOURCES:
+            if word == "SOURCE" and _begins_with(words[at + 2 :], _COMMAND_SOURCES):
                 raise SqlError(
                     Code.DICTIONARY_ACCESS_DENIED,
                     "Dictionaries with executable dictionary source are not allowed to be created from DDL "
                     "query",
                 )
-            if word == "DISK" and any(literal_value(t) in _LOCAL_DISKS for t in _arguments(tokens[at + 1 :])):
+            if word == "SOURCE" and _begins_with(words[at + 2 :], _FILE_SOURCES):
+                raise denied("A dictionary with this source")
+            if word == "LAYOUT" and _begins_with(words[at + 2 :], _FILE_LAYOUTS):
+                raise denied("A dictionary with this layout")
+            if word == "DISK" and any(map(_is_outside, _arguments(tokens[at + 1 :]))):
                 raise denied("A disk of the table's own")
     if _SETTINGS_WITH_EXPRESSIONS & set(names) or ("DICTIONARY" in words[:6] and "SOURCE" in words):
         for token in tokens:
@@ -133,9 +159,44 @@ def _is_function(words: Sequence[str], at: int) -> bool:
     return words[at + 1 : at + 2] == ["("] and not _BEFORE_NAMES.intersection(before[-1:])
 
 
+def _has_path(behind: Sequence[Token]) -> bool:
+    """Whether ATTACH is one of a table, FROM 'path'."""
+    if not behind or behind[0].text.upper() not in ("TABLE", "TEMPORARY"):
+        return False
+    for token, following in pairwise(behind):
+        if token.text == "(":
+            return False
+        if token.text.upper() == "FROM" and following.kind in _STRINGS:
+            return True
+    return False
+
+
+def _check_clause(word: str, before: str, behind: Sequence[Token]) -> None:
+    if not behind or behind[0].kind not in _STRINGS:
+        return
+    if (before, word) == ("INTO", "OUTFILE"):
+        raise _writes_file()
+    if (before, word) == ("FROM", "INFILE"):
+        raise SqlError(Code.UNKNOWN_TYPE_OF_QUERY, "Query has infile and was send directly to server")
+
+
+def _begins_with(words: Sequence[str], any_of: frozenset[str]) -> bool:
+    return not any_of.isdisjoint(words[:1])
+
+
+def _is_outside(token: Token) -> bool:
+    """Of the arguments of a disk: it is one of the machine's, or climbs out of one of the node's."""
+    value = literal_value(token)
+    return value in _LOCAL_DISKS or ".." in value.split("/")
+
+
 def _check_engine(tokens: Sequence[Token]) -> None:
     """`tokens` begin with the engine's name."""
     name = literal_value(tokens[0]) if tokens and tokens[0].is_name else ""
+    if name == _RUNNER_ENGINE:
+        raise SqlError(
+            Code.ACCESS_DENIED, f"Engine {name} would run texts that nobody has looked at as statements"
+        )
     strings = [token for token in _arguments(tokens[1:]) if token.kind in _STRINGS]
     has_path = (name == "URL" and any(map(_is_file_url, strings))) or (name == "EmbeddedRocksDB" and strings)
     if name in _FILE_ENGINES or has_path:

@@ -14,6 +14,8 @@ chDB starts like `clickhouse-local`, which differs from a server in ways that ma
   its text would stand in the error that it is no template (`FORMAT Template`). Templates are given as text
   (`format_template_row_format`), and schemas are made of the columns (a schema given as text, too, would be
   kept as a file, wherever the process works);
+- statements are looked at as SQL before chDB gets them (`guard`), so there is neither another dialect nor the
+  function `eval`, which would run a text that nobody has looked at;
 - log tables and large background pools are off, so that an idle node costs next to nothing.
 """
 
@@ -37,13 +39,8 @@ SCRATCH_DATABASE = "_oncluster"
 LOCAL_DATABASE = "_local"
 """chDB's own database over files, detached after start."""
 
-_NO_FILES = """\
-    <constraints>
-      <format_schema><const/></format_schema>
-      <format_template_row><const/></format_template_row>
-      <format_template_resultset><const/></format_template_resultset>
-    </constraints>
-"""
+_CONSTANT = ("dialect", "allow_experimental_eval_table_function")
+_CONSTANT_WITHOUT_FILES = ("format_schema", "format_template_row", "format_template_resultset")
 _ELEMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\Z")
 
 
@@ -156,7 +153,8 @@ def _users(settings: ChdbSettings) -> str:
     grants = ["GRANT ALL ON *.*", "REVOKE SYSTEM SHUTDOWN ON *.*"]
     if not settings.file_access:
         grants.append("REVOKE FILE ON *.*")
-    of_files = "" if settings.file_access else _NO_FILES
+    constant = _CONSTANT if settings.file_access else (*_CONSTANT, *_CONSTANT_WITHOUT_FILES)
+    constraints = "".join(f"<{name}><const/></{name}>" for name in constant)
     queries = "".join(f"<query>{grant}</query>" for grant in grants)
     return f"""\
 <clickhouse>
@@ -165,7 +163,8 @@ def _users(settings: ChdbSettings) -> str:
     <http_make_head_request>0</http_make_head_request>
     <http_receive_timeout>300</http_receive_timeout>
     <max_download_threads>1</max_download_threads>
-{of_files}  </default></profiles>
+    <constraints>{constraints}</constraints>
+  </default></profiles>
   <quotas><default/></quotas>
   <users>
     <default>

@@ -216,5 +216,14 @@ def test_settings_name_no_files_of_the_machine(node: RunningNode, tmp_path: Path
     assert node.post("SELECT 1 AS x", default_format="Template", **template).text.strip() == "<1>"
 
 
+def test_nothing_is_run_that_was_not_looked_at_as_sql(node: RunningNode) -> None:
+    hidden = "SELECT * FROM eval(concat('SELECT fi', 'le(''/etc/hostname'')'))"
+    assert node.post(hidden).code == 344
+    assert node.post(hidden, allow_experimental_eval_table_function="1").code == 452
+    assert node.post("SELECT 1", dialect="kusto").code == 452
+    assert node.post("SET dialect = 'kusto'", session_id="dialect").code == 452
+    assert node.query("SELECT 1", session_id="dialect", dialect="clickhouse") == "1\n"
+
+
 def test_a_profile_gives_its_settings(node: RunningNode) -> None:
     assert node.query("SELECT getSetting('max_threads')") == "2\n"

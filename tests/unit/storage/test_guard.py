@@ -32,6 +32,12 @@ def check(sql: str) -> None:
         "CREATE NAMED COLLECTION named AS url = 'file:///x'",
         "CREATE TABLE t (a String) ENGINE = EmbeddedRocksDB(0, '/x') PRIMARY KEY a",
         "CREATE TABLE t (a Int8) ENGINE = MergeTree ORDER BY a SETTINGS disk = disk(type = 'local')",
+        "CREATE TABLE t (a Int8) ENGINE = MergeTree ORDER BY a SETTINGS disk = disk(path = '../x')",
+        "CREATE TABLE t (a String) ENGINE = IcebergLocal('x')",
+        "CREATE TABLE t ENGINE = DeltaLakeLocal('x')",
+        "CREATE TABLE t (query String) ENGINE = QueryRunner",
+        "ATTACH TABLE d.t UUID '1' FROM 'x' (a Int8) ENGINE = Log",
+        "DROP TABLE a PARALLEL WITH ATTACH TEMPORARY TABLE t FROM $$x$$ (a Int8) ENGINE = Log",
         "SELECT file('/x')",
         "SELECT `file`('/x')",
         "SELECT arrayMap(x -> file(x), ['/x'])",
@@ -49,6 +55,9 @@ def check(sql: str) -> None:
         "SELECT 1 FROM t SETTINGS additional_table_filters = {'t': 'file(\\'/x\\') = 1'}",
         "SET additional_result_filter = 'file(\\'/x\\') = 1'",
         DICTIONARY.format("CLICKHOUSE(QUERY 'SELECT file(\\'/x\\')')"),
+        DICTIONARY.format("FILE(PATH 'x' FORMAT 'TSV')"),
+        DICTIONARY.format("YAMLRegExpTree(PATH 'x')"),
+        DICTIONARY.format("NULL()").replace("FLAT()", "SSD_CACHE(PATH 'x')"),
         "SELECT * FROM url(oncluster_peer_1, url = 'http://elsewhere', format = 'TSV')",
         "CREATE TABLE t (a Int8) ENGINE = URL(`oncluster\\x5fpeer_1`, url = 'http://elsewhere')",
         DICTIONARY.format("HTTP(NAME 'oncluster_peer_1' URL 'http://elsewhere')"),
@@ -64,6 +73,20 @@ def test_what_reads_or_writes_files_of_the_machine_or_sends_its_passwords_is_den
     with pytest.raises(SqlError) as refusal:
         check(sql)
     assert (refusal.value.code, refusal.value.name) == (497, "ACCESS_DENIED")
+
+
+@pytest.mark.parametrize(
+    ("sql", "code"),
+    [
+        ("INSERT INTO t SELECT 1 PARALLEL WITH CREATE TABLE a (a Int8) ENGINE = Log INTO OUTFILE '/x'", 358),
+        ("CREATE TABLE a (a Int8) ENGINE = Log PARALLEL WITH INSERT INTO t FROM INFILE '/x' FORMAT TSV", 78),
+        ("INSERT INTO t FROM INFILE $$/x$$ FORMAT TSV", 78),
+    ],
+)
+def test_clauses_with_files_are_refused_wherever_they_stand(sql: str, code: int) -> None:
+    with pytest.raises(SqlError) as refusal:
+        check(sql)
+    assert refusal.value.code == code
 
 
 @pytest.mark.parametrize("source", ["EXECUTABLE(command 'id' format 'TSV')", "executable_pool(command 'id')"])
@@ -83,6 +106,10 @@ def test_a_dictionary_runs_no_program(source: str) -> None:
         "SELECT file, (file), file.a FROM file WHERE engine = 'File' AND source IN ('file(1)')",
         "SELECT 'file(1)' AS source, profile(1), FILE(1)",
         "ALTER TABLE t ADD INDEX file (a) TYPE minmax",
+        "ALTER TABLE t ATTACH PARTITION 1, FETCH PARTITION 2 FROM '/clickhouse/tables/1'",
+        "ATTACH TABLE attach",
+        "ATTACH TABLE t (a String DEFAULT trim(BOTH 'x' FROM 'xax')) ENGINE = Log",
+        "SELECT outfile FROM infile INTO",
         "CREATE TABLE t ENGINE = URL('http://host/file', CSV)",
         "CREATE TABLE t (a Int8) ENGINE = EmbeddedRocksDB PRIMARY KEY a",
         "CREATE TABLE t (a Int8) ENGINE = MergeTree ORDER BY a SETTINGS disk = disk(type = s3, local_x = 1)",
