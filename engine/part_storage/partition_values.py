@@ -1,7 +1,8 @@
 """Which partition `ALTER TABLE … PARTITION <expression>` names.
 
 chDB is asked: a table whose columns are the values of the partition key gets the value as its only row, and
-shows its `_partition_id`. Values and types are all that the id depends on.
+shows its `_partition_id`. Values and types are all that the id depends on. Whether it is a value of the key
+at all, the table says by itself, asked to drop that partition: a CAST makes NULL of some that are none.
 """
 
 from __future__ import annotations
@@ -69,11 +70,12 @@ def partition_ids(
             f" PARTITION BY ({', '.join(columns)}) ORDER BY tuple() SETTINGS allow_nullable_key = 1,"
             " allow_floating_point_partition_key = 1"
         )
+        connection.execute(f"ALTER TABLE {table.quoted} DROP PARTITION {expression}")
         connection.execute(f"INSERT INTO {table.quoted} SELECT {values} WHERE {condition}")
         return [connection.text(f"SELECT _partition_id FROM {table.quoted} LIMIT 1")]
     except SqlError as error:
         if error.code != Code.NOT_ENOUGH_SPACE or any("Nullable" in kind for kind in types):
-            raise _invalid(expression, error.message) from None
+            raise
         # It must be possible to name what is to be dropped. NULL has another id in the function.
         return [connection.text(f"SELECT partitionId({values}) WHERE {condition}")]
     finally:
