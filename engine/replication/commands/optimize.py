@@ -231,7 +231,7 @@ def _choose(
         elif len(parts) == 1 and extent is not Extent.FINAL:
             reason = f"there is only one part in partition {partition_id}"
         elif options.skip_merged and len(parts) == 1 and _is_merged(ctx, parts[0]):
-            reason = f"partition {partition_id} is merged already"
+            continue  # it is as it should be, of which `throw_if_noop` does not complain
         else:
             reason = predicate.why_not_merged(parts)
             reason = reason or why_not_alike([ctx.store.active[part] for part in parts])
