@@ -360,6 +360,9 @@ def test_definitions_are_checked_and_ddl_touches_the_distributed_table_only(clus
     assert refused(node, policy.format("no such")).code == 478
     node.query(policy.format("default").replace("CREATE", "ATTACH"))
     assert "Distributed('c'" in node.query("SHOW CREATE TABLE e FORMAT TSVRaw")
+    always = "SETTINGS show_create_query_identifier_quoting_rule = 'always' FORMAT TSVRaw"
+    assert "Distributed('c'" in (quoted := node.query(f"SHOW CREATE TABLE e {always}"))
+    assert "`.`e`" in quoted
     assert refused(node, "CREATE TABLE b AS e ENGINE = Buffer(default, e, 1, 1, 1, 1, 1, 1, 1)").code == 48
     refresh = "CREATE MATERIALIZED VIEW v REFRESH EVERY 1 HOUR ENGINE = Memory AS SELECT k FROM e"
     assert refused(node, refresh).code == 48

@@ -158,6 +158,13 @@ def test_everybody_is_shown_the_table_as_it_was_made(pair: Pair) -> None:
         "ORDER BY a\n"
         "SETTINGS index_granularity = 100, max_bytes_to_merge_at_max_space_in_pool = 1000000\n"
     )
+    quoted = pair.n1.query(
+        "SHOW CREATE TABLE d.shown SETTINGS show_create_query_identifier_quoting_rule = 'always', "
+        "show_create_query_identifier_quoting_style = 'DoubleQuotes' FORMAT TSVRaw"
+    )
+    assert quoted == shown.replace("d.shown", '"d"."shown"').replace("`", '"').replace(
+        " v)", ' "v")'
+    ).replace("ORDER BY a", 'ORDER BY "a"')
     found = pair.n1.query(
         "SELECT engine, engine_full, create_table_query FROM system.tables WHERE name = 'shown'",
         default_format="JSONCompact",

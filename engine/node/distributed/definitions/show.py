@@ -14,6 +14,7 @@ from engine.node.statement import Answer, Asked, WholeAnswer
 from engine.node.system_tables import SystemView, words_of_select
 from engine.part_storage import SCRATCH_DATABASE
 from engine.sql import Statement, StatementKind, Token
+from engine.sql.settings_clauses import settings_of_text
 from engine.storage import Scope
 
 
@@ -30,7 +31,7 @@ class ShowDistributed:
         table = None if name is None else await self._tables.find_for(asked, name)
         if table is None:
             return None
-        scope = Scope(settings=asked.settings)
+        scope = Scope(settings={**asked.settings, **settings_of_text(asked.sql)})
         found = await asked.session.clone().query(
             f"SHOW CREATE TABLE {table.name.quoted}", format="TSVRaw", scope=scope
         )

@@ -22,6 +22,7 @@ from engine.part_storage.hidden_settings import HIDDEN_SETTINGS
 from engine.part_storage.workers import SCRATCH_DATABASE
 from engine.sql import Statement, StatementKind, Token
 from engine.sql.cursor import Cursor
+from engine.sql.settings_clauses import settings_of_text
 from engine.storage import Scope
 
 
@@ -56,13 +57,14 @@ class ShowStatements:
         record = None if name is None else self._record(asked, name)
         if name is None or record is None or await is_temporary(asked, name):
             return None
+        scope = Scope(settings={**asked.settings, **settings_of_text(asked.sql)})
         found = await asked.session.clone(needs_database=False).query(
-            f"SHOW CREATE TABLE {record.name.quoted}", format="TSVRaw", scope=Scope(settings=asked.settings)
+            f"SHOW CREATE TABLE {record.name.quoted}", format="TSVRaw", scope=scope
         )
         text = shown_definition(record, found.text.removesuffix("\n"))
         format = statement.format or asked.format
         shown = await asked.session.clone(needs_database=False).query(
-            f"SELECT {quote_string(text)} AS statement", format=format, scope=Scope(settings=asked.settings)
+            f"SELECT {quote_string(text)} AS statement", format=format, scope=scope
         )
         return WholeAnswer(shown, format=format)
 
