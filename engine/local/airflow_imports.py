@@ -16,6 +16,7 @@ from engine.testing.warm import WarmPython, is_possible
 _PREPARED = (
     f"{__name__}:collect_seldom",
     "engine.local.airflow_patience:wait_as_fits",
+    "engine.local.airflow_audit:write_in_threads",  # before any route is imported
     "airflow.cli.cli_parser",
     # Writes airflow.cfg, with its secrets: nobody races for it then.
     "airflow.configuration:write_default_airflow_configuration_if_needed",

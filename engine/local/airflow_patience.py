@@ -1,9 +1,8 @@
 """How long each of Airflow's processes waits for its turn to write to SQLite, which has one writer at a time.
 
 A scheduler, DAG processor or triggerer that waits in vain ends (`database is locked`), and by default that
-is after 5 s. The API server may hold them up for as long as it waits itself, and once for each request: it
-writes its audit log in the loop that is also to end the request that has the lock. So it gives up soon, with
-an answer that clients may repeat (`airflow_api`), and the others do not.
+is after 5 s. Somebody who waits for the API server is better told, with an answer that clients may repeat
+(`airflow_api`).
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-_API_SERVER_S = 1.0
+_API_SERVER_S = 30.0
 _OTHERS_S = 300.0
 
 
