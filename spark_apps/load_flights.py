@@ -37,11 +37,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # spark-submit put
 from engine.config.load import load_topology
 from engine.config.model import Cluster, Replica
 from engine.errors import ConfigError, OnclusterError
+from engine.etl.ending import exit_code_of
 from engine.names import http_url
 from spark_apps.clickhouse_cluster import register
 from spark_apps.clickhouse_cluster.options import FORMAT, Options
 from spark_apps.clickhouse_cluster.outcome import Outcome, outcome_of
-from spark_apps.clickhouse_cluster.target import Target
+from spark_apps.clickhouse_cluster.records import Mode
+from spark_apps.clickhouse_cluster.writer import Job
 from spark_apps.flights import (
     COLUMNS,
     counted,
@@ -277,7 +279,9 @@ class Load:
 
     def _save(self, frame: DataFrame, table: str, options: Mapping[str, str], *, mode: str) -> Outcome:
         parsed = Options.parse({**options, "table": table})
-        target = Target.find(parsed)
+        # Spark does this once more, and tells of what is refused then in a hundred lines of Java.
+        how = Mode.OVERWRITE_PARTITIONS if mode == "overwrite" else Mode.APPEND
+        target = Job.begin(parsed, frame.schema, how).target
         earlier = outcome_of(parsed, target)
         if earlier is not None:
             return earlier
@@ -342,7 +346,7 @@ def main(arguments: Sequence[str]) -> int:
             spark.stop()
     except OnclusterError as error:
         sys.stderr.write(f"{error}\n")
-        return 1
+        return exit_code_of(error)
     except KeyboardInterrupt:
         sys.stderr.write("Interrupted. Run it again with the same job id: what was begun is completed.\n")
         return 130

@@ -140,6 +140,8 @@ def load_command(
             )
         if check is not None:
             _show(check)
+    if report.emptied:
+        click.echo(f"Warning: {report.emptied}", err=True)
     if check is not None and not check.passed:
         click.get_current_context().exit(ExitCode.CORRUPT)
 

@@ -24,7 +24,8 @@ from pathlib import Path
 
 import psutil
 
-from engine.errors import ConfigError, OnclusterError
+from engine.errors import ConfigError, OnclusterError, Refused
+from engine.etl import ending
 from engine.etl.java_home import java_home_for_spark
 from engine.etl.report import LoadReport
 from engine.etl.request import LoadRequest
@@ -65,14 +66,23 @@ _CONF = {
 class SparkFailed(OnclusterError):
     """The application ended with another exit code than 0; the hint is the end of its output."""
 
-    def __init__(self, code: int, output: Iterable[str]) -> None:
-        """`code` is negative for a signal. Frames of Java's traces would be all that there is room for."""
-        said = [line for line in output if not _JAVA_FRAME.match(line)]
-        super().__init__(
-            f"The Spark application {_ended(code)}. Started again as the same load, it goes on from where it "
-            "was.",
-            hint="\n".join(said[-_TAIL_LINES:])[-_TAIL_CHARACTERS:],
-        )
+
+class SparkRefused(Refused):
+    """The application says that it would end like this each time; the hint is the end of its output."""
+
+
+def failure_of(code: int, output: Iterable[str]) -> SparkFailed | SparkRefused:
+    """What an exit code other than 0 means; negative: a signal. Frames of Java's traces are left out, which
+    would be all that there is room for."""
+    said = [line for line in output if not _JAVA_FRAME.match(line)]
+    hint = "\n".join(said[-_TAIL_LINES:])[-_TAIL_CHARACTERS:]
+    if code == ending.REFUSED:
+        return SparkRefused("The Spark application refuses the load, and would do so again.", hint=hint)
+    return SparkFailed(
+        f"The Spark application {_ended(code)}. Started again as the same load, it goes on from where it "
+        "was.",
+        hint=hint,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +190,8 @@ async def run_load(
 ) -> LoadReport:
     """Run the application to its end and return its report. `on_line` is told each line of its output.
 
-    Cancelled, it ends the process and everything that came of it. Raises ConfigError, SparkFailed, Corrupt.
+    Cancelled, it ends the process and everything that came of it. Raises ConfigError, SparkFailed,
+    SparkRefused, Corrupt.
     """
     command = command_line(settings, request)
     report = prepare(settings, request)
@@ -204,7 +215,7 @@ async def run_load(
     finally:
         await _end(process)
     if code != 0:
-        raise SparkFailed(code, tail)
+        raise failure_of(code, tail)
     return LoadReport.read_file(report)
 
 

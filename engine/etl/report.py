@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import Corrupt
+from engine.etl.request import LoadMode
 
 VERSION = 1
 
@@ -84,6 +85,17 @@ class LoadReport:
         if not self.tables:
             found.append("no table was loaded")
         return tuple(found)
+
+    @property
+    def emptied(self) -> str:
+        """A warning where months were replaced by nothing, which a wrong folder or a wrong day does; else
+        empty."""
+        if self.mode != LoadMode.OVERWRITE or self.read:
+            return ""
+        return (
+            f"The raw files have no line of {self.first} to {self.last}: these days have no flights in the "
+            "tables any more. Is that the right folder, and are these the right days?"
+        )
 
     def to_json(self) -> dict[str, Any]:
         return {

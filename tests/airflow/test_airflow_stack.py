@@ -267,7 +267,7 @@ def test_what_a_killed_scheduler_ran_is_looked_for_as_soon_as_it_counts_as_dead(
 
 @pytest.fixture
 def said_by(tmp_path: Path) -> Iterator[Callable[[str, Sequence[str]], list[str]]]:
-    """The last two words of a script in a process that is forked as Airflow's are, with these arguments."""
+    """The last two words of a script that runs in a process forked as Airflow's are, with these arguments."""
     (tmp_path / "run" / "airflow").mkdir(parents=True)
     environment = environment_of(settings(tmp_path), port=1, tasks_port=2)
     forks = forking(environment, log_file=tmp_path / "imports.log")

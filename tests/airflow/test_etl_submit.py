@@ -16,7 +16,7 @@ from tests.airflow.test_etl_dag import context, report
 STAND_IN = """#!/bin/sh
 printf '%s\\n' "$@" > "{directory}/arguments"
 env > "{directory}/environment"
-[ -f "{directory}/fails" ] && {{ echo "the table is gone" >&2; exit 1; }}
+[ -f "{directory}/fails" ] && {{ echo "the table is gone" >&2; exit $(cat "{directory}/fails"); }}
 while [ $# -gt 0 ]; do
     [ "$1" = --report ] && [ -f "{directory}/report.json" ] && cp "{directory}/report.json" "$2"
     shift
@@ -27,7 +27,8 @@ exit 0
 
 @dataclass
 class Submitted:
-    """How `spark-submit` was called last. `fails` and `report.json` in its directory say what it does."""
+    """How `spark-submit` was called last. `fails`, with an exit code, and `report.json` in its
+    directory say what it does."""
 
     directory: Path
 
@@ -112,10 +113,13 @@ def test_a_run_that_is_cleared_after_its_files_have_changed_loads_them(
 
 
 def test_without_a_connection_spark_runs_here_and_the_password_is_on_no_command_line(
-    submitted: Submitted,
+    submitted: Submitted, capsys: pytest.CaptureFixture[str]
 ) -> None:
     load()
     assert submitted.value("--master") == "local[*,4]"
+    out, err = capsys.readouterr()
+    assert "local[*,4]" in out + err, "the log has the provider's words"
+    assert "yarn" not in out + err
     assert submitted.conf["spark.sql.session.timeZone"] == "UTC"
     assert submitted.conf["spark.driver.host"] == "127.0.0.1"
     assert submitted.conf["spark.speculation"] == "false"
@@ -138,7 +142,7 @@ def test_an_application_that_fails_fails_the_task_and_no_earlier_report_is_belie
     from oncluster_airflow.operators.etl import LoadFailed
 
     load()
-    (submitted.directory / "fails").touch()
+    (submitted.directory / "fails").write_text("1")
     with pytest.raises(LoadFailed, match="the table is gone"):
         load()
     (submitted.directory / "fails").unlink()
@@ -147,11 +151,19 @@ def test_an_application_that_fails_fails_the_task_and_no_earlier_report_is_belie
         load()
 
 
+def test_a_load_that_the_application_refuses_is_not_tried_again(submitted: Submitted) -> None:
+    from airflow.sdk.exceptions import AirflowFailException
+
+    (submitted.directory / "fails").write_text("5")
+    with pytest.raises(AirflowFailException, match=r"refuses the load.* the table is gone"):
+        load()
+
+
 def test_people_are_told_what_the_application_said_and_not_how_it_was_called(submitted: Submitted) -> None:
     from oncluster_airflow.notification import from_context
     from oncluster_airflow.operators.etl import LoadFailed
 
-    (submitted.directory / "fails").touch()
+    (submitted.directory / "fails").write_text("1")
     with pytest.raises(LoadFailed, match="exit code 1") as failed:
         load()
     told = from_context({"exception": failed.value}).to_slack()
@@ -166,6 +178,19 @@ def test_a_load_that_was_done_before_says_that_nothing_was_written(
     load()
     assert said not in capsys.readouterr().out
     (submitted.directory / "report.json").write_text(json.dumps(report(4) | {"repeated": True}))
+    load()
+    assert said in capsys.readouterr().out
+
+
+def test_a_load_that_replaces_days_by_nothing_warns_of_it(
+    submitted: Submitted, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = "no line of 2013-01-01 to 2013-01-31"
+    days = {"from": "2013-01-01", "to": "2013-01-31"}
+    (submitted.directory / "report.json").write_text(json.dumps(report(4) | days))
+    load()
+    assert said not in capsys.readouterr().out
+    (submitted.directory / "report.json").write_text(json.dumps(report(0) | days))
     load()
     assert said in capsys.readouterr().out
 

@@ -24,7 +24,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from engine.errors import ConfigError
+from engine.errors import Code, ConfigError, SqlError
 from engine.etl.launch import SparkSettings, command_line, spark_environment
 from engine.etl.request import LoadRequest
 from engine.testing.local_cluster import LocalCluster
@@ -341,6 +341,17 @@ def test_a_small_file_with_a_line_that_does_not_fit_fails_the_load(
     request = Request.parse(arguments(local, source, "--job-id", "j"))
     with pytest.raises(RawFileDamaged, match=rf"\A{message}\Z"), told_in_one_line():
         Load(spark, request, source)._reference("planes").collect()
+
+
+@pytest.mark.usefixtures("flights")
+def test_a_table_without_a_column_of_the_load_refuses_it_before_spark_begins_to_write(
+    spark: SparkSession, local: LocalCluster, source: Path
+) -> None:
+    loading = Load(spark, Request.parse(arguments(local, source, "--job-id", "wider")), source)
+    wider = spark.range(1).select(F.lit("AA").alias("carrier"), F.lit("n").alias("name"), F.lit(1).alias("x"))
+    with pytest.raises(SqlError, match="has no column x") as refused:
+        loading._write_reference(wider, "airlines")
+    assert refused.value.code == Code.NO_SUCH_COLUMN_IN_TABLE
 
 
 def stop_when_it_has_staged(

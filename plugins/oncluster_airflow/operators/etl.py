@@ -7,6 +7,10 @@ from the run, so that a retry is the same load (see the Spark application). `che
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +27,13 @@ from airflow.sdk.exceptions import (
 from engine.config.load import load_topology
 from engine.config.model import Cluster
 from engine.env import SystemEnv
-from engine.errors import ConfigError, OnclusterError
+from engine.errors import ConfigError, OnclusterError, Refused
 from engine.etl.check import HttpCounts, LoadCheck, check_load, table_of
 from engine.etl.launch import (
     APPLICATION,
     DEFAULT_MASTER,
-    SparkFailed,
     SparkSettings,
+    failure_of,
     prepare,
     require_application,
     spark_conf,
@@ -156,17 +160,16 @@ class LoadOperator(SparkSubmitOperator):
         super().__init__(conn_id=conn_id, driver_memory=driver_memory, **kwargs)
         self.cluster = cluster
         self.nodes_conn_id = nodes_conn_id
-        self._master = ""
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
         try:
             request = request_of(context, self.cluster)
             settings = self._spark_settings()
-            self._master = self._find_master()
+            master = self._find_master()
             self.application = str(require_application(settings))
             self.name = f"load {request.job_id}"
-            self.conf = spark_conf(settings, master=self._master) | (self.conf or {})
-            self.env_vars = spark_environment(settings, master=self._master) | (self.env_vars or {})
+            self.conf = spark_conf(settings, master=master) | (self.conf or {})
+            self.env_vars = spark_environment(settings, master=master) | (self.env_vars or {})
             report_file = prepare(settings, request)
             self.application_args = request.arguments(config=settings.config, report=report_file)
             self._submit(context)
@@ -176,11 +179,13 @@ class LoadOperator(SparkSubmitOperator):
         self.log.info("read %d rows: wrote %d, put aside %d", report.read, report.written, report.quarantined)
         if report.repeated:
             self.log.info("The same load was done before, and nothing was written now.")
+        if report.emptied:
+            self.log.warning("%s", report.emptied)
         return report.to_json()
 
     def _submit(self, context: Context) -> None:
-        """Raises LoadFailed. The provider's own message begins with the whole command; what a chat program
-        shows of it ends there."""
+        """Raises LoadFailed, SparkRefused. The provider's own message begins with the whole command; what a
+        chat program shows of it ends there."""
         try:
             super().execute(context)
         except AirflowException as error:
@@ -189,7 +194,10 @@ class LoadOperator(SparkSubmitOperator):
             if not code:
                 raise
             said = [hook._mask_cmd(line) for line in hook._last_submit_log_lines]
-            raise LoadFailed(str(SparkFailed(code, said))) from error
+            failure = failure_of(code, said)
+            if isinstance(failure, Refused):
+                raise failure from error
+            raise LoadFailed(str(failure)) from error
 
     def _spark_settings(self) -> SparkSettings:
         settings = Settings.from_environment()
@@ -203,26 +211,31 @@ class LoadOperator(SparkSubmitOperator):
         )
 
     def _find_master(self) -> str:
-        """As the connection says; the provider takes YARN where there is none, we take this machine."""
-        named = str(super()._get_hook()._connection["master"])
-        return with_retries(named if self._has_connection() else DEFAULT_MASTER)
-
-    def _has_connection(self) -> bool:
-        try:
-            BaseHook.get_connection(self._conn_id)
-        except (AirflowNotFoundException, AirflowRuntimeError):
-            return False
-        return True
+        return str(self._get_hook()._connection["master"])
 
     def _get_hook(self) -> SparkSubmitHook:
-        hook = super()._get_hook()
-        if self._master:
-            hook._connection["master"] = self._master
-            # The hook took YARN for the master, and would put the environment, password and all, on the
-            # command line, which is YARN's way.
-            hook._is_yarn = "yarn" in self._master
-            hook._is_yarn_cluster_mode &= hook._is_yarn
+        """With the connection's master. Where there is no connection the provider would take YARN, and say
+        so; we take this machine."""
+        with _as_connection(self._conn_id, conn_type="spark", host=DEFAULT_MASTER):
+            hook = super()._get_hook()
+        hook._connection["master"] = with_retries(str(hook._connection["master"]))
         return hook
+
+
+@contextlib.contextmanager
+def _as_connection(conn_id: str, **fields: str) -> Iterator[None]:
+    """Within the block Airflow finds this connection, unless it has one of that id."""
+    name = f"AIRFLOW_CONN_{conn_id.upper()}"
+    try:
+        BaseHook.get_connection(conn_id)
+    except (AirflowNotFoundException, AirflowRuntimeError):
+        os.environ[name] = json.dumps(fields)
+        try:
+            yield
+        finally:
+            del os.environ[name]
+    else:
+        yield
 
 
 class CheckOperator(BaseOperator):

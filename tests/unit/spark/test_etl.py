@@ -21,11 +21,21 @@ import pytest
 
 from engine.config.model import Cluster, Replica, Shard
 from engine.env import SystemEnv
-from engine.errors import ConfigError, Corrupt, NodeUnavailable
+from engine.errors import (
+    Code,
+    ConfigError,
+    Corrupt,
+    NodeUnavailable,
+    OnclusterError,
+    SqlError,
+    UnknownOutcome,
+)
+from engine.etl import ending
 from engine.etl.check import LoadCheckFailed, check_load
 from engine.etl.java_home import java_home_for_spark
 from engine.etl.launch import (
     SparkFailed,
+    SparkRefused,
     SparkSettings,
     command_line,
     run_load,
@@ -51,6 +61,14 @@ REPORT = LoadReport("job", "overwrite", "2013-01-01", "2013-01-31", False, 12, 1
 def request(**changes: Any) -> LoadRequest:
     facts: dict[str, Any] = {"cluster": "c", "first": date(2013, 1, 1), "last": date(2013, 1, 31)}
     return LoadRequest(**facts | changes)
+
+
+@pytest.mark.parametrize(
+    ("mode", "read", "warns"), [("overwrite", 0, True), ("overwrite", 12, False), ("append", 0, False)]
+)
+def test_months_that_were_replaced_by_nothing_are_warned_of(mode: str, read: int, warns: bool) -> None:
+    warning = replace(REPORT, mode=mode, read=read).emptied
+    assert ("no line of 2013-01-01 to 2013-01-31" in warning) is warns
 
 
 class Nodes:
@@ -343,6 +361,26 @@ async def test_an_application_that_fails_fails_the_load_with_its_last_words(subm
     with pytest.raises(SparkFailed, match="exit code 3") as failed:
         await run_load(submit("echo first; echo 'no such table' >&2; exit 3"), request())
     assert "no such table" in failed.value.hint
+
+
+async def test_what_the_application_refuses_is_refused_with_its_last_words(submit: Any) -> None:
+    script = f"echo 'events has no column x' >&2; exit {ending.REFUSED}"
+    with pytest.raises(SparkRefused, match="events has no column x"):
+        await run_load(submit(script), request())
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigError("no such folder"), ending.REFUSED),
+        (SqlError(Code.NO_SUCH_COLUMN_IN_TABLE, "no column x"), ending.REFUSED),
+        (SqlError(Code.MEMORY_LIMIT_EXCEEDED, "too much"), ending.FAILED),
+        (NodeUnavailable("nobody answers"), ending.FAILED),
+        (UnknownOutcome("no reply"), ending.FAILED),
+    ],
+)
+def test_only_what_no_other_try_would_do_is_refused(error: OnclusterError, code: int) -> None:
+    assert ending.exit_code_of(error) == code
 
 
 async def test_the_last_words_are_no_frames_of_java(submit: Any) -> None:
