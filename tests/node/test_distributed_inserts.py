@@ -500,6 +500,35 @@ def test_a_broken_file_is_put_aside_and_the_others_are_sent(cluster: Cluster) ->
     assert cluster.rows(name) == [[], [3]]
 
 
+@pytest.mark.parametrize(
+    "settings", [{"insert_deduplicate": "0"}, {"deduplicate_insert": "disable"}], ids=["older", "newer"]
+)
+def test_rows_that_are_sent_again_are_there_once_though_equal_ones_are_stored_as_often_as_they_come(
+    cluster: Cluster, settings: dict[str, str]
+) -> None:
+    """1. Two INSERTs of equal rows, with one token even, say that repetitions are to be stored. 2. Both are
+    delivered. 3. Their files are there again, as after a crash between the receiver's answer and the
+    removal."""
+    name = cluster.tables()
+    n1 = cluster.n1
+    n1.query(f"SYSTEM STOP DISTRIBUTED SENDS {name}_d")
+    for _ in range(2):
+        n1.query(f"INSERT INTO {name}_d VALUES (1, 'a')", insert_deduplication_token="mine", **settings)
+    files = sorted(Path(queue(n1, f"{name}_d")["data_path"]).glob("*.bin"))
+    kept = {file: file.read_bytes() for file in files}
+    assert len(kept) == 2
+    n1.query(f"SYSTEM FLUSH DISTRIBUTED {name}_d")
+    assert cluster.rows(name) == [[], [1, 1]]
+    n1.query(f"DETACH TABLE {name}_d")
+    for file, data in kept.items():
+        assert not file.exists()
+        file.write_bytes(data)
+    n1.query(f"ATTACH TABLE {name}_d")
+    n1.query(f"SYSTEM FLUSH DISTRIBUTED {name}_d")
+    assert queue(n1, f"{name}_d")["data_files"] == 0
+    assert cluster.rows(name) == [[], [1, 1]]
+
+
 def test_a_table_that_leads_to_itself_is_refused(cluster: Cluster) -> None:
     n1 = cluster.n1
     n1.query("CREATE TABLE ring (k UInt8) ENGINE = Distributed(w, default, ring, 0)")

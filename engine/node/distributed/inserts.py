@@ -38,6 +38,7 @@ from engine.node.distributed.sending.policy import policy_of, policy_settings, t
 from engine.node.distributed.sending.spools import Spools
 from engine.node.distributed.sending.stage import Stage, StagedPart, Stages
 from engine.node.replicated.rows.insert_sql import InsertSql
+from engine.node.replicated.rows.inserts import deduplicates
 from engine.node.replicated.rows.views import ViewPush
 from engine.node.staged_errors import errors_about
 from engine.node.statement import Answer, Asked, WholeAnswer, WriteInput
@@ -250,7 +251,9 @@ class DistributedInserts:
     ) -> None:
         parts = await stage.parts()
         is_foreground = _is_foreground(settings)
-        token = settings.get(TOKEN_SETTING) or self._env.new_uuid().hex
+        # Who has repetitions stored must not find them dropped for their token.
+        given = settings.get(TOKEN_SETTING, "") if deduplicates(settings) else ""
+        token = given or self._env.new_uuid().hex
         passed_on = {name: settings[name] for name in _PASSED_ON if name in settings}
         depth = int(number(settings, DEPTH_SETTING, MAX_DEPTH))
         if depth > 0:
@@ -270,7 +273,7 @@ class DistributedInserts:
         later: list[SpoolBlock] = []
         if not is_foreground:
             kept = policy_settings(settings)
-            is_repeatable = bool(settings.get(TOKEN_SETTING))
+            is_repeatable = bool(given)
             split = [
                 _split(part, kept, is_repeatable=is_repeatable, prefers_local=policy.prefer_localhost)
                 for part in work

@@ -51,7 +51,8 @@ class NodeSink:
     async def write(self, peer: Peer, block: Block, *, with_token: bool) -> None:
         settings = {**block.settings}
         if with_token:
-            settings |= {TOKEN_SETTING: block.token}
+            # Whatever is said of blocks of equal rows: the token is this one's alone.
+            settings |= {TOKEN_SETTING: block.token, "insert_deduplicate": "1"}
         else:
             settings.pop(DEPTH_SETTING, None)  # so old a server does not know it either
         if peer.is_local and self.here is not None:

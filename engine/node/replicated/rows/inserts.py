@@ -128,7 +128,7 @@ def _for_the_copy(asked: Asked, text: InsertSql) -> Mapping[str, str]:
 def options_of(settings: Mapping[str, str]) -> InsertOptions:
     """Raises SqlError 36 for values that are none."""
     return InsertOptions(
-        deduplicate=_deduplicate(settings),
+        deduplicate=deduplicates(settings),
         token=settings.get("insert_deduplication_token", ""),
         quorum=_quorum(settings.get("insert_quorum", "0")),
         quorum_parallel=flag(settings, "insert_quorum_parallel", True),
@@ -139,7 +139,7 @@ def options_of(settings: Mapping[str, str]) -> InsertOptions:
     )
 
 
-def _deduplicate(settings: Mapping[str, str]) -> bool:
+def deduplicates(settings: Mapping[str, str]) -> bool:
     """`deduplicate_insert` (enable, disable, backward_compatible_choice) before the older flag."""
     choice = settings.get("deduplicate_insert", "")
     if choice in ("enable", "disable"):
