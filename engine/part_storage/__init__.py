@@ -17,6 +17,7 @@ from engine.part_storage.hidden_settings import (
 from engine.part_storage.insert_stage import InsertStage
 from engine.part_storage.plain_source import open_plain
 from engine.part_storage.store import ChdbPartStore
+from engine.part_storage.table_state import FoundTable
 from engine.part_storage.workers import LIKE_ONE_FOR_THE_SESSION, LIKE_ONE_THAT_IS_THERE, SCRATCH_DATABASE
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "SCRATCH_DATABASE",
     "ChdbPartStore",
     "Durability",
+    "FoundTable",
     "InsertStage",
     "open_plain",
     "settings_of",

@@ -53,6 +53,12 @@ def without_hidden_settings(create: str) -> str:
     return with_settings(create, dict.fromkeys(HIDDEN_SETTINGS))
 
 
+def missing_settings(create: str) -> Mapping[str, str]:
+    """Hidden settings that a CREATE TABLE text has not, or not so."""
+    here = settings_of(create)
+    return {name: value for name, value in HIDDEN_SETTINGS.items() if here.get(name) != value}
+
+
 def with_settings(create: str, changes: Mapping[str, str | None]) -> str:
     """A CREATE TABLE text with other settings: values are SQL literals, None removes.
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from engine.names import quote_string
 from engine.part_storage.altering import Alterer
 from engine.part_storage.disk import write_durably
-from engine.part_storage.hidden_settings import HIDDEN_SETTINGS, settings_of
+from engine.part_storage.hidden_settings import missing_settings
 from engine.part_storage.part_files import (
     CHECKSUMS_FILE,
     first_block,
@@ -61,7 +61,8 @@ def load(
         if directory.name.startswith(TEMPORARY_PREFIX):
             remove_tree(directory)
             directory.unlink(missing_ok=True) if directory.is_file() else None
-    _hold_settings(connection, state, scratch)
+    if not state.has_hidden_settings:
+        _hold_settings(connection, state, scratch)
     broken: list[str] = []
     alterer.load(connection)
     _load_active(connection, state, publisher, broken)
@@ -85,11 +86,11 @@ def load(
 
 def _hold_settings(connection: Connection, state: TableState, scratch: ScratchTables) -> None:
     """A table that was made without them, or by an earlier version, gets the hidden settings."""
-    here = settings_of(scratch.create_text(connection))
-    missing = [f"{name} = {value}" for name, value in HIDDEN_SETTINGS.items() if here.get(name) != value]
-    if missing:
-        connection.define(f"ALTER TABLE {state.table.quoted} MODIFY SETTING {', '.join(missing)}")
+    if missing := missing_settings(scratch.create_text(connection)):
+        changes = ", ".join(f"{name} = {value}" for name, value in missing.items())
+        connection.define(f"ALTER TABLE {state.table.quoted} MODIFY SETTING {changes}")
         scratch.forget_definition()
+    state.has_hidden_settings = True
 
 
 def _load_active(connection: Connection, state: TableState, publisher: Publisher, broken: list[str]) -> None:

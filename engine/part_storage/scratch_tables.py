@@ -201,6 +201,7 @@ class ScratchTables:
     def _new(self, purpose: str) -> Scratch:
         name = TableName(SCRATCH_DATABASE, f"{purpose}_{self._key}_{self._workers.next_number()}")
         self._mine.add(name.table)
+        self._workers.scratch_tables.add(name.table)
         return Scratch(name, self._root / name.table)
 
     def _body(self, connection: Connection) -> str:
@@ -219,6 +220,7 @@ class ScratchTables:
     def drop(self, connection: Connection, scratch: Scratch) -> None:
         connection.execute(f"DROP TABLE IF EXISTS {scratch.name.quoted} SYNC")
         self._mine.discard(scratch.name.table)
+        self._workers.scratch_tables.discard(scratch.name.table)
 
     @contextmanager
     def made(
@@ -267,14 +269,10 @@ class ScratchTables:
     def clear(self, connection: Connection) -> None:
         """Remove what an earlier store of this table, or an earlier process, has left; nothing that is in
         use."""
-        tables = connection.rows(
-            f"SELECT name FROM system.tables WHERE database = {quote_string(SCRATCH_DATABASE)}"
-            f" AND position(name, {quote_string(f'_{self._key}_')}) > 0"
-        )
-        for (name,) in tables:
-            if name in self._mine:
-                continue
-            connection.execute(f"DROP TABLE IF EXISTS {TableName(SCRATCH_DATABASE, name).quoted} SYNC")
+        for name in tuple(self._workers.scratch_tables):
+            if f"_{self._key}_" in name and name not in self._mine:
+                left = TableName(SCRATCH_DATABASE, name)
+                self.drop(connection, Scratch(left, self._root / name))
         for directory in sorted(self._root.glob(f"*_{self._key}_*")):
             if directory.name not in self._mine:
                 remove_tree(directory)

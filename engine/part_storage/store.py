@@ -18,6 +18,7 @@ from engine.part_storage.content_check import ContentChecker
 from engine.part_storage.detached import DetachedParts
 from engine.part_storage.disk import Durability, force_to_disk
 from engine.part_storage.granularity import check_granularity
+from engine.part_storage.hidden_settings import missing_settings
 from engine.part_storage.insert_stage import InsertStage, InsertStages
 from engine.part_storage.merge_stop import MergeStop
 from engine.part_storage.merged_parts import MergedParts
@@ -31,7 +32,7 @@ from engine.part_storage.publish_queue import PublishQueue
 from engine.part_storage.publishing import Change, Publisher
 from engine.part_storage.recovery import load
 from engine.part_storage.scratch_tables import ScratchTables
-from engine.part_storage.table_state import TableState, blocks_of
+from engine.part_storage.table_state import FoundTable, TableState, blocks_of
 from engine.part_storage.transfer import receiving, receiving_detached, sending
 from engine.part_storage.workers import Connection, Length, Workers
 from engine.replication.columns import Columns
@@ -87,22 +88,25 @@ class ChdbPartStore:
         table: TableName,
         uuid: str,
         *,
+        found: FoundTable | None = None,
         durability: Durability = Durability.POWER_LOSS,
     ) -> Self:
-        """`table` is a MergeTree table of an Atomic database with the hidden settings. Raises SqlError 60."""
+        """`table` is a MergeTree table of an Atomic database; chDB is asked for it unless it was `found`.
+        Raises SqlError 60."""
         workers = Workers.of(pool)
 
-        def look(connection: Connection) -> tuple[str, str]:
+        def look(connection: Connection) -> FoundTable:
             rows = connection.rows(
-                "SELECT data_paths[1], engine FROM system.tables"
+                "SELECT data_paths[1], engine, create_table_query FROM system.tables"
                 f" WHERE database = {quote_string(table.database)} AND name = {quote_string(table.table)}"
             )
             if not rows:
                 raise SqlError(Code.UNKNOWN_TABLE, f"Table {table} does not exist.")
-            return rows[0][0], rows[0][1]
+            path, engine, create = rows[0]
+            return FoundTable(Path(path), engine, create)
 
         try:
-            path, engine = await workers.run(look)
+            known = found or await workers.run(look)
         except BaseException:  # also a cancellation: the workers have to be given back
             await workers.release()
             raise
@@ -110,9 +114,10 @@ class ChdbPartStore:
             table=table,
             uuid=uuid,
             pool_path=pool.path,
-            data=Path(path),
+            data=known.data,
             durability=durability,
-            order_matters=engine != "MergeTree",
+            order_matters=known.engine != "MergeTree",
+            has_hidden_settings=not missing_settings(known.create),
         )
         return cls(state, workers)
 

@@ -58,6 +58,15 @@ class LocalPart:
         return self.directory != self.visible
 
 
+@dataclass(frozen=True, slots=True)
+class FoundTable:
+    """What chDB says of a table."""
+
+    data: Path
+    engine: str
+    create: str
+
+
 @dataclass(slots=True)
 class TableState:
     """Changed by steps on worker threads; readers get maps that never change."""
@@ -69,6 +78,8 @@ class TableState:
     durability: Durability
     order_matters: bool = False
     """Rows of equal key are told apart by the order of their parts (Replacing without version, …)."""
+    has_hidden_settings: bool = False
+    """`hidden_settings` are known to be in its definition."""
     active: Mapping[PartName, LocalPart] = field(default_factory=dict)
     active_parts: Mapping[PartName, Part] = field(default_factory=dict)
     staged: Mapping[PartName, Part] = field(default_factory=dict)

@@ -175,6 +175,8 @@ class Workers:
         self._local = threading.local()
         self._connections: list[Connection] = []
         self._background: set[asyncio.Task[None]] = set()
+        self.scratch_tables: set[str] = set()
+        """The names of those that were made and not dropped."""
         self._ending = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._announced = 0

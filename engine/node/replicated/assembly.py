@@ -59,7 +59,7 @@ from engine.node.replicated.system_tables import replicated_system_tables
 from engine.node.start_flags import is_forced
 from engine.node.statement import Answer, Asked, WriteInput
 from engine.node.system_tables import SystemTable, SystemView
-from engine.part_storage import HIDDEN_SETTINGS, ChdbPartStore, open_plain, settings_of
+from engine.part_storage import HIDDEN_SETTINGS, ChdbPartStore, FoundTable, open_plain, settings_of
 from engine.replication.fetching import PartFetcher
 from engine.replication.host import ReplicaHost
 from engine.replication.idle_settings import note_idle
@@ -335,7 +335,8 @@ class TableMaker:
         self._host_id = identity.host_id
 
     async def make(self, record: TableRecord, local: LocalTable) -> RunningTable:
-        store = await ChdbPartStore.open(self._pool, local.name, str(record.uuid))
+        found = FoundTable(Path(local.data_paths[0]), local.engine, local.create_query)
+        store = await ChdbPartStore.open(self._pool, local.name, str(record.uuid), found=found)
         settings = {n: v for n, v in settings_of(local.create_query).items() if n not in HIDDEN_SETTINGS}
         note_idle(local.name, [*settings, *record.user_settings])
         profile = self._node.default_profile

@@ -378,8 +378,9 @@ async def test_settings_change_and_the_hidden_ones_stay(made: Made) -> None:
 
 
 async def test_a_table_that_was_made_without_the_hidden_settings_gets_them(tmp_path: Path) -> None:
-    async with opened(tmp_path, CREATE) as (pool, store):
+    async with opened(tmp_path, CREATE) as (pool, _):
         await pool.query("ALTER TABLE t RESET SETTING remove_empty_parts, fsync_part_directory")
+    async with opened(tmp_path) as (_, store):
         await store.load()
         settings = dict((await store.definition()).settings)
         assert HIDDEN_SETTINGS.items() <= settings.items()
