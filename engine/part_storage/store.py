@@ -106,7 +106,7 @@ class ChdbPartStore:
             return FoundTable(Path(path), engine, create)
 
         try:
-            known = found or await workers.run(look)
+            known = await workers.run(look) if found is None else found
         except BaseException:  # also a cancellation: the workers have to be given back
             await workers.release()
             raise
