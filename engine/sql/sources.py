@@ -78,6 +78,9 @@ _ENDS_FROM = frozenset(
         "SELECT",
     }
 )
+_BEHIND_TABLE = _ENDS_FROM | frozenset(
+    {"AS", "FINAL", "SAMPLE", "ARRAY", "JOIN", "LEFT", "RIGHT", "INNER", "FULL", "CROSS", "ANY"}
+)
 _BEHIND_WITH = frozenset({"TOTALS", "ROLLUP", "CUBE", "FILL", "TIES", "NAME"})
 _BEFORE_WITH = frozenset(
     {"UNION", "ALL", "DISTINCT", "EXCEPT", "INTERSECT", "(", "AS", "QUERY", "EXPLAIN", ""}
@@ -137,7 +140,7 @@ class _Walk:
             return at + 1
         if level.place is _From.EXPECTS_TABLE and self._is_name(at):
             return at + 1 if self._is_late_from(at) else self._table(at, level)
-        if not word or (at > self.begin and self.words[at - 1] == ".") or self._is_alias(at, level):
+        if not word or self._is_in_path(at) or self._is_alias(at, level):
             return at + 1
         if word == "," and level.place in (_From.BEHIND_TABLE, _From.IN_EXPRESSION):
             level.place = _From.EXPECTS_TABLE
@@ -145,7 +148,7 @@ class _Walk:
             return self._in(at + 1)
         elif word == "WITH":
             self._with(at, level)
-        elif word == "FROM":
+        elif word == "FROM" and (self._is_name(at + 1) or self.words[at + 1 : at + 2] in (["("], ["{"])):
             if level.is_select or at == self.begin or self.words[at - 1] == "(" or self._begins_select(at):
                 is_comparison = self.words[at - 1] == "DISTINCT" and self.words[at - 2] in ("IS", "NOT")
                 if not is_comparison:
@@ -179,9 +182,16 @@ class _Walk:
         is_of_insert = self.words[0] == "INSERT" and self.words[at + 1 : at + 2] != ["INFILE"]
         return len(self.levels) == 1 and (is_of_insert or self.words[at - 1] == "AS")
 
+    def _is_in_path(self, at: int) -> bool:
+        """Whether it is a name beside a dot, whatever its word."""
+        is_behind = at > self.begin and self.words[at - 1] == "."
+        return is_behind or (self.tokens[at].is_name and self.words[at + 1 : at + 2] == ["."])
+
     def _is_late_from(self, at: int) -> bool:
-        """The word before it, such as FROM or JOIN, was the name of a column."""
-        return self.words[at] == "FROM" and (self.words[at + 1 : at + 2] == ["("] or self._is_name(at + 1))
+        """The word before it, such as FROM or JOIN, was the name of a column; else it is a table's."""
+        if self.words[at] != "FROM" or self.words[at + 1 : at + 2] == ["("]:
+            return self.words[at] == "FROM"
+        return self._is_name(at + 1) and self.words[at + 1] not in _BEHIND_TABLE
 
     def _is_alias(self, at: int, level: _Level) -> bool:
         """A keyword behind AS names something, such as in `SELECT 1 AS in`."""

@@ -69,7 +69,11 @@ class Behind:
 
 def table_names(sql: str, begin: int = 0) -> list[NameRef]:
     """Every name of a table that the statement reads, from token `begin` on."""
-    cursor = Cursor(sql)
+    return tables_of(Cursor(sql), begin)
+
+
+def tables_of(cursor: Cursor, begin: int = 0) -> list[NameRef]:
+    """The same of a statement that is split into tokens already."""
     return without_aliases(cursor, read_tables(cursor, begin), _NO_ALIAS)
 
 

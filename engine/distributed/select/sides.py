@@ -48,7 +48,7 @@ def is_between_tables(words: Sequence[str], comma: int) -> bool:
         depth += (words[i] == ")") - (words[i] == "(")
         if depth < 0:
             return False
-        if depth == 0 and words[i] in _CLAUSES:
+        if depth == 0 and (words[i] in _CLAUSES or words[i - 1 : i + 1] == ["ARRAY", "JOIN"]):
             return words[i] == "FROM"
     return False
 

@@ -27,7 +27,7 @@ def without_aliases(cursor: Cursor, tables: Sequence[NameRef], keywords: Collect
         if token.is_name
         and literal_value(token) in names
         and cursor.words[at] not in keywords
-        and (begin := _begin_of_called(cursor, at)) is not None
+        and (begin := _begin_of_called(cursor, at, keywords)) is not None
     ]
     return [ref for ref in tables if not any(_is_alias(cursor, ref, *alias) for alias in aliases)]
 
@@ -44,14 +44,14 @@ def _is_alias(cursor: Cursor, ref: NameRef, alias: str, at: int, begin: int) -> 
     )
 
 
-def _begin_of_called(cursor: Cursor, at: int) -> int | None:
+def _begin_of_called(cursor: Cursor, at: int, keywords: Collection[str]) -> int | None:
     """The first token of the table, subquery or function in FROM whose alias token `at` is; None if it is no
     such alias."""
     words, tokens = cursor.words, cursor.tokens
     if words[at + 1 : at + 2] in (["."], ["("]):
         return None
     begin = at - 1 - (words[at - 1] == "AS")
-    if begin < 1:
+    if begin < 1 or words[begin] in keywords or words[begin] in ("FROM", "JOIN"):
         return None
     if words[begin] == ")":
         depth = 0
@@ -64,5 +64,6 @@ def _begin_of_called(cursor: Cursor, at: int) -> int | None:
     elif tokens[begin].is_name:
         begin -= 2 * (words[begin - 1] == ".")
     before = words[begin - 1] if begin > 0 else ""
-    is_table = before in ("FROM", "JOIN") or (before == "," and is_between_tables(words, begin - 1))
+    is_table = before == "FROM" or (before == "JOIN" and words[begin - 2] != "ARRAY")
+    is_table = is_table or (before == "," and is_between_tables(words, begin - 1))
     return begin if is_table else None

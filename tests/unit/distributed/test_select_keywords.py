@@ -30,7 +30,7 @@ KEYWORDS = {
     "__a0": "UInt8",
     "__table1": "UInt8",
 }
-TABLES = ("k", "group", "prewhere")
+TABLES = ("k", "group", "prewhere", "from", "join")
 VALUES = (
     "number, number % 5, number % 3, number % 4, number % 2, number % 6, toString(number % 3), "
     "'w' || toString(number % 2), toDate('2024-01-01') + number % 9, toString(number % 7), number % 8, "

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from engine.distributed.select.own_names import database_edits
-from engine.distributed.select.references import alias_behind, table_names
+from engine.distributed.select.references import alias_behind, table_names, tables_of
 from engine.errors import Code, SqlError
 from engine.names import TableName, quote_identifier, quote_string
 from engine.node.distributed.reading.settings_around import settings_of_statement
@@ -197,7 +197,7 @@ def names_read(sql: str) -> list[NameRef]:
     """Every name of a table that the statement reads, without those that it writes: INSERT INTO t, CREATE
     TABLE t."""
     cursor = Cursor(sql)
-    return [ref for ref in table_names(sql) if not _is_target(cursor, ref)]
+    return [ref for ref in tables_of(cursor) if not _is_target(cursor, ref)]
 
 
 def _is_target(cursor: Cursor, ref: NameRef) -> bool:

@@ -41,3 +41,14 @@ SELECT x.order, y.limit FROM group AS x JOIN prewhere AS y ON x.order = y.order 
 SELECT `order` FROM prewhere WHERE limit = 2 ORDER BY `order` LIMIT 2
 SELECT `order` FROM prewhere PREWHERE limit = 2 ORDER BY `order` LIMIT 2
 SELECT group.order FROM prewhere, group PREWHERE group.limit = 2 ORDER BY group.order LIMIT 2
+SELECT count() FROM from WHERE `limit` > 1
+SELECT `order` FROM from ORDER BY `limit`, `order` LIMIT 2 BY `limit`
+SELECT from.from, count() FROM from GROUP BY from.from ORDER BY ALL
+SELECT x.order FROM from AS x JOIN from AS y ON x.order = y.order + 90 ORDER BY ALL
+SELECT count() FROM from FINAL
+SELECT `order`, from FROM from WHERE `order` < 3 ORDER BY ALL
+SELECT (SELECT max(from) FROM `from`) AS m, if(from > '1', from, m) AS r FROM from ORDER BY ALL LIMIT 40
+SELECT join.order FROM join WHERE join.limit > 3 AND join.from = '1' ORDER BY join.order
+SELECT `order` FROM join JOIN from USING `order` WHERE `order` IN (SELECT `limit` FROM join) ORDER BY ALL
+SELECT `order`, join FROM join ARRAY JOIN [1, 2] AS join WHERE `order` < 3 ORDER BY ALL
+SELECT `order`, k FROM k ARRAY JOIN [1, 2] AS x, [3, 4] AS k WHERE `order` < 3 ORDER BY ALL
