@@ -403,7 +403,7 @@ class StatementRouter:
             )
         check_statement(statement, asked.sql)
         check_settings(asked.settings)
-        self._tables.check_kept(asked.sql, statement, database=asked.current_database)
+        self._tables.check(asked.sql, statement, database=asked.current_database)
 
     def _remember(self, asked: Asked, statement: Statement) -> None:
         if statement.kind is StatementKind.USE and statement.database:

@@ -117,9 +117,11 @@ class SystemTables:
         names = "|".join(map(re.escape, self._tables))
         self._names = re.compile(rf"\b(?:{names})\b")
 
-    def check_kept(self, sql: str, statement: Statement, *, database: str) -> None:
-        """Raises SqlError 48 for a view over one of the tables: chDB would find it absent or empty whenever
-        somebody reads the view. `database` is the current one."""
+    def check(self, sql: str, statement: Statement, *, database: str) -> None:
+        """Raises SqlError 48 for an INSERT into one of the tables, and for a view over one: chDB would find
+        it absent or empty whenever somebody reads the view. `database` is the current one."""
+        if statement.kind is StatementKind.INSERT:
+            self._check_target(statement, database)
         is_kept = statement.kind in _KEPT or AlterCommand.MODIFY_QUERY in statement.alter_commands
         if not is_kept or not self._names.search(sql):
             return
@@ -133,6 +135,11 @@ class SystemTables:
                     hint=f"Read system.{table.name} in the query itself, or keep a copy of its rows with "
                     "CREATE TABLE … AS SELECT.",
                 )
+
+    def _check_target(self, statement: Statement, database: str) -> None:
+        for target in statement.tables:
+            if target.table in self._tables and target.within(database).database == "system":
+                raise SqlError(Code.NOT_IMPLEMENTED, f"Method write is not supported by table {target}.")
 
     @asynccontextmanager
     async def provide(self, asked: Asked, statement: Statement) -> AsyncIterator[tuple[str, ChdbSession]]:

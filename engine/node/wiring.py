@@ -285,7 +285,7 @@ class Wiring:
 
     def _check_kept(self, sql: str, statement: Statement) -> None:
         if self._tables is not None:
-            self._tables.check_kept(sql, statement, database="")
+            self._tables.check(sql, statement, database="")
 
     def _topology_changed(self) -> None:
         if self._queues is not None:

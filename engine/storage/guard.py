@@ -26,6 +26,8 @@ _FILE_ENGINES = frozenset(
 )
 _RUNNER_ENGINE = "QueryRunner"
 _COMMAND_SOURCES = frozenset({"EXECUTABLE", "EXECUTABLE_POOL"})
+_NEEDED_DATABASE = "default"
+_TAKE_AWAY = ("DROP", "DETACH", "RENAME")
 _FILE_SOURCES = frozenset({"FILE", "YAMLREGEXPTREE"})
 _FILE_LAYOUTS = frozenset({"SSD_CACHE", "COMPLEX_KEY_SSD_CACHE"})
 _LOCAL_DISKS = frozenset({"local", "local_blob_storage"})
@@ -35,7 +37,7 @@ _SETTINGS_WITH_EXPRESSIONS = frozenset(
 OWN_COLLECTION = "oncluster_peer_"
 """How the names of named collections with this node's own passwords begin."""
 _SUSPICIOUS = re.compile(
-    r"file|attach|executable|sqlite|rocksdb|local|python|queryrunner|ssd_cache|yamlregexptree|disk|\\x",
+    r"file|attach|executable|sqlite|rocksdb|local|python|queryrunner|ssd_cache|yamlregexptree|disk|database|\\x",
     re.IGNORECASE,
 )
 """Without any of it a text is fine."""
@@ -73,8 +75,9 @@ def check_settings(settings: Mapping[str, str]) -> None:
 
 def check_text(sql: str) -> None:
     """Raises SqlError 497 for engines and functions over files of the machine and for ATTACH … FROM, which
-    would move one of its directories, 482 for dictionaries whose source is a command, 358 for INTO OUTFILE
-    and 78 for FROM INFILE, which may stand behind PARALLEL WITH, too."""
+    would move one of its directories, 482 for dictionaries whose source is a command, 48 for the end of
+    database `default`, 358 for INTO OUTFILE and 78 for FROM INFILE, which may stand behind PARALLEL WITH,
+    too."""
     if _SUSPICIOUS.search(sql):
         _check(_tokens(sql))
 
@@ -119,6 +122,8 @@ def _check(tokens: Sequence[Token]) -> None:
                 raise denied("ATTACH … FROM")
         elif word in ("INFILE", "OUTFILE"):
             _check_clause(word, words[at - 1], tokens[at + 1 :])
+        elif word == "DATABASE" and words[at - 1] in _TAKE_AWAY:
+            _check_taken_away(names[at + 1 :])
         elif word == "COLLECTION" and words[at - 1] == "NAMED":
             if any(_is_file_url(token) for token in tokens):
                 raise denied("A named collection with this URL")
@@ -169,6 +174,19 @@ def _has_path(behind: Sequence[Token]) -> bool:
         if token.text.upper() == "FROM" and following.kind in _STRINGS:
             return True
     return False
+
+
+def _check_taken_away(behind: Sequence[str]) -> None:
+    """Of the names behind DROP, DETACH and RENAME DATABASE."""
+    for before, name in pairwise(["", *behind]):
+        if before.upper() in ("PARALLEL", "SETTINGS", "ON"):
+            return
+        if name == _NEEDED_DATABASE and before.upper() != "TO":
+            raise SqlError(
+                Code.NOT_IMPLEMENTED,
+                f"Database {name} cannot be dropped, detached or renamed: nobody could connect without it.",
+                hint=f"TRUNCATE DATABASE {name} drops the tables in it.",
+            )
 
 
 def _check_clause(word: str, before: str, behind: Sequence[Token]) -> None:

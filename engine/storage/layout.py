@@ -16,6 +16,9 @@ chDB starts like `clickhouse-local`, which differs from a server in ways that ma
   kept as a file, wherever the process works);
 - statements are looked at as SQL before chDB gets them (`guard`), so there is neither another dialect nor the
   function `eval`, which would run a text that nobody has looked at;
+- it keeps `system` in memory: what somebody made in it would be gone after a restart, and without it a node
+  knows nothing of itself. So its user may neither make nor drop anything there, nor make a database of the
+  name of chDB's own;
 - log tables and large background pools are off, so that an idle node costs next to nothing.
 """
 
@@ -150,7 +153,12 @@ def _users(settings: ChdbSettings) -> str:
     an answer that broke off would wait long for nothing, because answers to queries have no ranges. For the
     same reason it reads on one thread. A shard may take as long for its first row as ClickHouse waits for
     one (`receive_timeout`)."""
-    grants = ["GRANT ALL ON *.*", "REVOKE SYSTEM SHUTDOWN ON *.*"]
+    grants = [
+        "GRANT ALL ON *.*",
+        "REVOKE SYSTEM SHUTDOWN ON *.*",
+        "REVOKE CREATE, DROP ON system.*",
+        f"REVOKE CREATE DATABASE ON {LOCAL_DATABASE}.*",
+    ]
     if not settings.file_access:
         grants.append("REVOKE FILE ON *.*")
     constant = _CONSTANT if settings.file_access else (*_CONSTANT, *_CONSTANT_WITHOUT_FILES)

@@ -72,6 +72,22 @@ def test_only_a_statement_with_a_result_names_its_format(node: RunningNode) -> N
         assert node.post(sql).headers["X-ClickHouse-Format"] == "TabSeparated", sql
 
 
+def test_nothing_is_put_into_system_or_taken_from_it(node: RunningNode) -> None:
+    for insert in (
+        "INSERT INTO system.clusters (cluster) VALUES ('x')",
+        "INSERT INTO system.macros SELECT 'x', 'y'",
+        "INSERT INTO system.distributed_ddl_queue (entry) FORMAT CSV\nx",
+    ):
+        assert node.post(insert).code == 48, insert
+    for ddl in (
+        "CREATE TABLE system.x (a Int8) ENGINE = Log",  # would be gone after a restart
+        "DROP TABLE system.parts",
+        "DROP DATABASE system",
+        "CREATE DATABASE _local",
+    ):
+        assert node.post(ddl).code == 497, ddl
+
+
 def test_tables_of_system_are_shown(node: RunningNode) -> None:
     shown = node.post("SHOW CREATE TABLE system.one FORMAT TSVRaw").text
     begin = (

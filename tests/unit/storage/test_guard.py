@@ -89,6 +89,21 @@ def test_clauses_with_files_are_refused_wherever_they_stand(sql: str, code: int)
     assert refusal.value.code == code
 
 
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "DROP DATABASE IF EXISTS `default` SYNC",
+        "DETACH DATABASE default ON CLUSTER c",
+        "RENAME DATABASE a TO b, default TO c",
+        "CREATE TABLE a (a Int8) ENGINE = Log PARALLEL WITH DROP DATABASE default",
+    ],
+)
+def test_the_database_that_everybody_connects_with_stays(sql: str) -> None:
+    with pytest.raises(SqlError) as refusal:
+        check(sql)
+    assert refusal.value.code == 48
+
+
 @pytest.mark.parametrize("source", ["EXECUTABLE(command 'id' format 'TSV')", "executable_pool(command 'id')"])
 def test_a_dictionary_runs_no_program(source: str) -> None:
     with pytest.raises(SqlError) as refusal:
@@ -110,6 +125,9 @@ def test_a_dictionary_runs_no_program(source: str) -> None:
         "ATTACH TABLE attach",
         "ATTACH TABLE t (a String DEFAULT trim(BOTH 'x' FROM 'xax')) ENGINE = Log",
         "SELECT outfile FROM infile INTO",
+        "TRUNCATE DATABASE default",
+        "DROP DATABASE a PARALLEL WITH DROP TABLE default.t",
+        "RENAME DATABASE a TO default",
         "CREATE TABLE t ENGINE = URL('http://host/file', CSV)",
         "CREATE TABLE t (a Int8) ENGINE = EmbeddedRocksDB PRIMARY KEY a",
         "CREATE TABLE t (a Int8) ENGINE = MergeTree ORDER BY a SETTINGS disk = disk(type = s3, local_x = 1)",
