@@ -17,8 +17,8 @@ chDB starts like `clickhouse-local`, which differs from a server in ways that ma
 - statements are looked at as SQL before chDB gets them (`guard`), so there is neither another dialect nor the
   function `eval`, which would run a text that nobody has looked at;
 - it keeps `system` in memory: what somebody made in it would be gone after a restart, and without it a node
-  knows nothing of itself. So its user may neither make nor drop anything there, nor make a database of the
-  name of chDB's own;
+  knows nothing of itself. So its user may drop nothing there and make nothing but views, of which a node has
+  one there itself, nor make a database of the name of chDB's own;
 - log tables and large background pools are off, so that an idle node costs next to nothing.
 """
 
@@ -156,7 +156,7 @@ def _users(settings: ChdbSettings) -> str:
     grants = [
         "GRANT ALL ON *.*",
         "REVOKE SYSTEM SHUTDOWN ON *.*",
-        "REVOKE CREATE, DROP ON system.*",
+        "REVOKE CREATE DATABASE, CREATE TABLE, CREATE DICTIONARY, DROP ON system.*",
         f"REVOKE CREATE DATABASE ON {LOCAL_DATABASE}.*",
     ]
     if not settings.file_access:
