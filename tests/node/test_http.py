@@ -2,6 +2,7 @@
 
 import contextlib
 import gzip
+import http.client
 import json
 import socket
 import threading
@@ -349,6 +350,20 @@ def test_a_large_result_is_streamed_and_an_error_in_it_breaks_it_visibly(node: R
     assert b"__exception__\r\n" + tag + b"\r\nCode: 395. DB::Exception:" in body
     assert tag + b"\r\n__exception__\r\n" in body
     assert not body.endswith(b"0\r\n\r\n")
+
+
+def test_head_has_no_body_however_large_the_result_is(node: RunningNode) -> None:
+    """What came behind the headers would be taken for the next answer of the connection."""
+    connection = http.client.HTTPConnection("127.0.0.1", node.http_port, timeout=60)
+    for encoding in ("identity", "gzip"):
+        connection.request(
+            "HEAD", "/?query=SELECT+*+FROM+numbers(1000000)", headers={"Accept-Encoding": encoding}
+        )
+        head = connection.getresponse()
+        assert (head.status, head.read(), head.headers["X-ClickHouse-Format"]) == (200, b"", "TabSeparated")
+        connection.request("POST", "/", body="SELECT 2")
+        assert connection.getresponse().read() == b"2\n"
+    connection.close()
 
 
 def test_an_error_within_the_buffer_is_a_clean_error(node: RunningNode) -> None:

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Mapping
 from typing import IO
 
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from engine.errors import OnclusterError
 from engine.node.http import blocks
@@ -174,7 +174,13 @@ class ResultSender:
         assert self._response is not None
         packed = await self._packed(data)
         if packed:
-            await self._response.write(packed)
+            await self._put(packed)
+
+    async def _put(self, data: bytes) -> None:
+        """On the wire. HEAD has the headers alone: a body would be the begin of the next answer."""
+        assert self._response is not None
+        if self._request.method != hdrs.METH_HEAD:
+            await self._response.write(data)
 
     async def finish(self, result: QueryResult | None) -> web.StreamResponse:
         """The result is whole."""
@@ -195,7 +201,7 @@ class ResultSender:
             await self._start()
         assert self._response is not None
         if self._encoder is not None:
-            await self._response.write(self._encoder.flush())
+            await self._put(self._encoder.flush())
         await self._response.write_eof()
         return self._response
 
@@ -218,7 +224,7 @@ class ResultSender:
         )
         await self._send(block)
         if self._encoder is not None:
-            await self._response.write(self._encoder.flush())
+            await self._put(self._encoder.flush())
         # The last chunk of the transfer is never sent: for a client that does not know exception blocks the
         # answer breaks off.
         if self._request.transport is not None:
@@ -230,7 +236,7 @@ class ResultSender:
         self._headers.pop("Content-Length", None)
         response = await self._prepare()
         assert isinstance(whole.body, bytes)
-        await response.write(whole.body)
+        await self._put(whole.body)
         await response.write_eof()
         return response
 
