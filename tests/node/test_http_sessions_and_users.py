@@ -69,6 +69,17 @@ def test_readonly_for_one_request_does_not_stay_in_the_session(node: RunningNode
         node.query(create, **session)
 
 
+def test_a_request_may_fix_its_settings(node: RunningNode) -> None:
+    asked = "SELECT getSetting('readonly'), getSetting('max_block_size')"
+    assert node.query(asked, readonly="1", max_block_size="7") == "1\t7\n"
+    assert node.query(asked + " SETTINGS max_block_size = 8", readonly="2") == "2\t8\n"
+    assert node.post(asked + " SETTINGS max_block_size = 8", readonly="1").code == 164
+    assert node.post("SELECT * FROM url('http://127.0.0.1:1/', CSV, 'a Int8')", readonly="1").code == 164
+    assert node.post(asked, readonly="1", user="reader", password="read", max_block_size="7").code == 164
+    assert node.query("SELECT count() FROM system.clusters", readonly="1") == "0\n"
+    assert node.post(asked, readonly="yes").code == 27
+
+
 def test_a_session_serves_one_request_at_a_time(node: RunningNode) -> None:
     sql = "SELECT sleepEachRow(0.2) FROM numbers(15) SETTINGS max_block_size = 1"
     slow = threading.Thread(target=node.post, args=(sql,), kwargs={"session_id": "busy", "query_id": "busy"})

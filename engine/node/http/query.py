@@ -65,10 +65,11 @@ class HttpQuery:
     """Everything of a request but its body and its credentials.
 
     `buffer_bytes`: how much of the result is held back, so that an error among it still gets its own status;
-    None means all of it. `is_readonly`: asked with GET, or by the setting. `replace_wait_s`: a statement that
-    runs under the same id is killed, and so long waited for. `is_for_any_origin`: pages of other hosts may
-    read the answer (CORS). `token` names a submission of ON CLUSTER. `max_query_bytes` None: what the session
-    says. `native_revision`: of the protocol that the client reads Native by, 0 for none.
+    None means all of it. `is_readonly`: asked with GET, or by the setting; its value 1 is `is_fixed`, too: no
+    other setting may be changed. `replace_wait_s`: a statement that runs under the same id is killed, and so
+    long waited for. `is_for_any_origin`: pages of other hosts may read the answer (CORS). `token` names a
+    submission of ON CLUSTER. `max_query_bytes` None: what the session says. `native_revision`: of the
+    protocol that the client reads Native by, 0 for none.
     """
 
     query: str = ""
@@ -79,6 +80,7 @@ class HttpQuery:
     settings: Mapping[str, str] = field(default_factory=dict)
     params: Mapping[str, str] = field(default_factory=dict)
     is_readonly: bool = False
+    is_fixed: bool = False
     compresses_blocks: bool = False
     decompresses_blocks: bool = False
     compresses_http: bool = False
@@ -127,6 +129,7 @@ def parse_query(
             settings[name] = value
     # A session could not leave readonly mode again: the node sees to it for this one statement.
     readonly = settings.pop("readonly", "0")
+    readonly_level = 0 if readonly == "false" else _number(readonly, 0)
     # chDB is told the query id as the log_comment, by which KILL QUERY and closed connections find it.
     settings.pop("log_comment", None)
     interval_ms = _number(settings.get("http_headers_progress_interval_ms"), 100)
@@ -146,7 +149,8 @@ def parse_query(
         session=_session(values),
         settings=settings,
         params=params,
-        is_readonly=method not in ("POST", "PUT") or readonly not in ("0", "false"),
+        is_readonly=method not in ("POST", "PUT") or readonly_level > 0,
+        is_fixed=readonly_level == 1,
         compresses_blocks=_is_on(values, "compress"),
         decompresses_blocks=_is_on(values, "decompress"),
         compresses_http=_flag(settings, "enable_http_compression", default=True),

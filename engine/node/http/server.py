@@ -21,6 +21,7 @@ from engine.node.http.auth import authenticate, credentials_of
 from engine.node.http.body import QueryText, body_of, read_query
 from engine.node.http.encoding import choose_encoding
 from engine.node.http.external import ExternalTable, read_form
+from engine.node.http.fixed_settings import with_fixed_settings
 from engine.node.http.native_answer import native_answer
 from engine.node.http.peer_limits import with_peer_limits
 from engine.node.http.progress import takes_progress, with_progress
@@ -217,6 +218,7 @@ class HttpServer:
         async with contextlib.AsyncExitStack() as stack:
             try:
                 query, profile = with_peer_limits(query, self._config.profiles.get(user.profile, {}))
+                query, profile = with_fixed_settings(query, profile)
                 session = await stack.enter_async_context(self._session(user, query, profile))
                 limit = query.max_query_bytes or max_query_bytes(session.settings) or MAX_QUERY_BYTES
                 body = body_of(request, query) if has_body else _nothing()
