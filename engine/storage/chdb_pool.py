@@ -23,6 +23,7 @@ from engine.env import Env, SystemEnv
 from engine.errors import Busy, Code, SqlError
 from engine.names import TableName, quote_string
 from engine.storage.awaited_values import register
+from engine.storage.buffer_tables import write_buffers
 from engine.storage.chdb_module import load_chdb
 from engine.storage.chdb_session import ChdbSession
 from engine.storage.disk_reserve import DiskReserve
@@ -271,7 +272,7 @@ class ChdbPool:
         task.add_done_callback(self._unfinished.discard)
 
     async def close(self, *, grace_s: float = 10.0) -> None:
-        """Wait for what runs, then stop chDB. May be called twice.
+        """Wait for what runs, have Buffer tables written out, then stop chDB. May be called twice.
 
         After `grace_s` a statement that cannot be stopped is left to itself, and so is chDB: its data is safe
         whenever its process ends.
@@ -284,6 +285,7 @@ class ChdbPool:
             log.warning("storage.not_stopped statements=%d", len(self._unfinished))
         elif anchor is not None:
             await self.control(self.idle.close)
+            await self.control(lambda: write_buffers(anchor))
             await self.control(anchor.close)
         for executor in (self._threads, self._readers, self._control, *self._reserved):
             executor.shutdown(wait=False)

@@ -262,6 +262,29 @@ async def test_query_parameters_are_values_not_text(pool: ChdbPool) -> None:
     assert result.text == "it\\'s\t[1,2]\n"
 
 
+async def test_what_buffer_tables_hold_is_written_when_chdb_is_closed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    often = "1, 1000, 1000, 100000, 100000, 1000000000, 1000000000"
+    pool = await ChdbPool.open(tmp_path / "data", max_running=1)
+    for sql in (
+        "CREATE TABLE t (a Int8, CONSTRAINT small CHECK a < 10) ENGINE = Log",
+        f"CREATE TABLE second AS t ENGINE = Buffer(default, t, {often})",
+        f"CREATE TABLE first AS t ENGINE = Buffer(default, second, {often})",
+        f"CREATE TABLE broken (a Int8) ENGINE = Buffer(default, t, {often})",
+        "INSERT INTO first VALUES (1)",
+        "INSERT INTO second VALUES (2)",
+        "INSERT INTO broken VALUES (100)",
+    ):
+        await pool.query(sql)
+    assert (await pool.query("SELECT * FROM t")).text == ""
+    await pool.close()
+    assert "storage.buffer_lost table=default.broken" in caplog.text
+    pool = await ChdbPool.open(tmp_path / "data", max_running=1)
+    assert (await pool.query("SELECT a FROM t ORDER BY a")).text == "1\n2\n"
+    await pool.close()
+
+
 async def test_data_is_there_after_every_restart_and_nothing_else_is(tmp_path: Path) -> None:
     directory = tmp_path / "data"
     for start in range(3):
