@@ -18,6 +18,7 @@ from engine.errors import Code, SqlError
 from engine.names import HostId
 from engine.node.hosts_answer import HostsAnswer, settings_of_ddl
 from engine.node.node_commands import NodeCommands
+from engine.node.own_dictionaries import with_whole_dictionaries
 from engine.node.queues import KEEPER_WAIT_S, NodeQueues
 from engine.node.statement import Answer, Asked
 from engine.setting_values import whole_number_of
@@ -59,9 +60,10 @@ class ClusterStatements:
         timeout_s = _number(settings, "distributed_ddl_task_timeout", DEFAULT_TIMEOUT_S)
         version = _number(settings, "distributed_ddl_entry_format_version", DEFAULT_VERSION)
         topology = self._topology()
-        queue = self._queues.of_cluster(expand_macros(statement.on_cluster or "", topology.macros))
+        cluster = expand_macros(statement.on_cluster or "", topology.macros)
+        queue = self._queues.of_cluster(cluster)
         prepared = prepare(
-            asked.sql,
+            asked.sql if _have_own_database(topology, cluster) else await with_whole_dictionaries(asked),
             topology=topology,
             queue=queue,
             token=asked.token or str(self._env.new_uuid()),
@@ -88,6 +90,12 @@ class ClusterStatements:
         )
         columns = output_columns(mode) if mode.has_rows and timeout_s != 0 else None
         return HostsAnswer(asked, rows, columns=columns, format=statement.format or asked.format)
+
+
+def _have_own_database(topology: Topology, cluster: str) -> bool:
+    """Whether names without a database mean those of the hosts' own `default_database`."""
+    found = topology.clusters.get(cluster)
+    return found is not None and any(replica.default_database for replica in found.replicas)
 
 
 def _number(settings: Mapping[str, str], name: str, default: int) -> int:

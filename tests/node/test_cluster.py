@@ -124,6 +124,22 @@ def test_the_sessions_database_is_filled_in(cluster: Cluster) -> None:
     assert cluster.everywhere("SHOW TABLES FROM filled") == {"one\ntwo\n"}
 
 
+def test_dictionaries_of_the_session_are_those_of_its_database_on_all_hosts(cluster: Cluster) -> None:
+    n1 = cluster["n1"]
+    n1.query("CREATE DATABASE asking ON CLUSTER all")
+    dictionary = "(k UInt64, v UInt64) PRIMARY KEY k SOURCE(NULL()) LAYOUT(FLAT()) LIFETIME(0)"
+    n1.query(f"CREATE DICTIONARY named ON CLUSTER all {dictionary}", database="asking")
+    columns = "k UInt64, v UInt64 DEFAULT dictGet('named', 'v', k)"
+    n1.query(f"CREATE TABLE t ON CLUSTER all ({columns}) ENGINE = Memory", database="asking")
+    n1.query("CREATE VIEW v ON CLUSTER all AS SELECT dictHas('named', k) AS h FROM t", database="asking")
+    for node in cluster.nodes.values():
+        assert "dictGet('asking.named', 'v', k)" in node.query("SHOW CREATE TABLE asking.t FORMAT TSVRaw")
+        assert "dictHas('asking.named', k)" in node.query("SHOW CREATE TABLE asking.v FORMAT TSVRaw")
+    # What is none of this node's stays: it may be one of a server's configuration.
+    reply = n1.post("CREATE VIEW w ON CLUSTER all AS SELECT dictHas('elsewhere', 1)", database="asking")
+    assert reply.status != 200 and "(`elsewhere`) not found" in reply.text
+
+
 def test_macros_in_the_clusters_name_are_the_initiators(cluster: Cluster) -> None:
     sql = "CREATE DATABASE by_macro ON CLUSTER '{everybody}'"
     for name in ("n2", "n3"):

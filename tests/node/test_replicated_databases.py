@@ -159,3 +159,17 @@ def test_replicated_tables_stay_in_databases_that_keep_their_uuids(pair: Pair) -
     assert row == {"database": "default", "table": "moved"}
     pair.n2.query("SYSTEM SYNC REPLICA kept_t")
     assert pair.n2.query("SELECT sum(k) FROM kept_t") == "10\n"
+
+
+def test_a_dictionary_of_the_session_is_one_of_its_own_database_also_for_a_replicated_one(pair: Pair) -> None:
+    dictionary = "(k UInt64, v UInt64) PRIMARY KEY k SOURCE(NULL()) LAYOUT(FLAT()) LIFETIME(0)"
+    for node in pair.both:
+        node.query("CREATE DATABASE ad ENGINE = Replicated('/dbs/ad', '{shard}', '{replica}')")
+        node.query(f"CREATE DICTIONARY both_have {dictionary}")
+    pair.n1.query(f"CREATE DICTIONARY ad.both_have {dictionary}")
+    for database in ("default", "ad"):
+        columns = "(k UInt64, v UInt64 DEFAULT dictGet('both_have', 'v', k))"
+        pair.n1.query(f"CREATE TABLE ad.of_{database} {columns} ENGINE = Memory", database=database)
+        pair.n2.query("SYSTEM SYNC DATABASE REPLICA ad")
+        shown = pair.same(f"SHOW CREATE TABLE ad.of_{database} FORMAT TSVRaw")
+        assert f"dictGet('{database}.both_have', 'v', k)" in shown

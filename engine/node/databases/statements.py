@@ -31,6 +31,7 @@ from engine.node.databases.table_columns import AS_THEY_ARE, TableColumns
 from engine.node.databases.texts import uuid_of
 from engine.node.databases.view_columns import with_columns, with_columns_for_others
 from engine.node.hosts_answer import HostsAnswer
+from engine.node.own_dictionaries import with_whole_dictionaries
 from engine.node.replicated.definitions.definition_sql import Definition
 from engine.node.replicated.definitions.view_definition import inner_name
 from engine.node.replicated.running.statements import done
@@ -133,6 +134,7 @@ class DatabaseStatements:
         databases = self._of(statement, asked.current_database)
         if not databases:
             return None
+        asked = replace(asked, sql=await with_whole_dictionaries(asked))
         *firsts, last = one_by_one(with_whole_names(asked.sql, asked.current_database))
         for sql in firsts:
             answer = await self._on_objects(databases[0], replace(asked, sql=sql), None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.sql.dictionary_names import with_dictionary_database
+from engine.sql.dictionary_names import short_dictionary_names, with_dictionary_database
 
 
 @pytest.mark.parametrize(
@@ -23,3 +23,9 @@ from engine.sql.dictionary_names import with_dictionary_database
 )
 def test_a_dictionary_without_a_database_is_one_of_the_current_database(sql: str, expected: str) -> None:
     assert with_dictionary_database(sql, "my db") == expected
+
+
+def test_only_names_that_are_known_are_written_out() -> None:
+    sql = "SELECT dictGet('a', 'v', k), dictHas(b, k), dictGet('db.c', 'v', k), dictGet(db.d, 'v', k)"
+    assert short_dictionary_names(sql) == {"a", "b"}
+    assert with_dictionary_database(sql, "x", only={"b"}) == sql.replace("dictHas(b", "dictHas(`x`.b")
