@@ -26,7 +26,7 @@ from engine.cli.migrate_place import (
     request_for,
 )
 from engine.cli.migrate_show import ClusterStatus, show_history, show_status
-from engine.errors import Busy, Unavailable
+from engine.errors import Busy, KeeperAnswer, Unavailable
 from engine.migrations.files import Direction, load_folder
 from engine.migrations.ledger import Ledger
 from engine.migrations.lock import LeaseText
@@ -77,7 +77,7 @@ async def _refresh(place: Place, ledger: Ledger) -> str:
             await refresh(runner, request_for(Direction.UP, None, {}))
     except Busy as error:
         return f"{error.message} This is the ledger as that run has written it so far."
-    except Unavailable as error:
+    except (Unavailable, KeeperAnswer) as error:
         return f"Nothing could be looked up ({error.message}); this is the ledger as it was last written."
     return ""
 

@@ -42,6 +42,7 @@ from engine.errors import (
     Busy,
     Code,
     ConnectionLoss,
+    KeeperAnswer,
     MultiFailed,
     NodeExists,
     NoNode,
@@ -209,7 +210,9 @@ async def acquire(keeper: Keeper, base: str, claim: Claim, *, env: Env) -> Lease
         try:
             await keeper.multi(_taking(base, version, taken))
             lost = None
-        except MultiFailed:
+        except MultiFailed as refusal:
+            if not _is_conflict(refusal):
+                raise
             continue
         except (ConnectionLoss, OperationTimeout) as error:
             lost = error
@@ -232,7 +235,7 @@ async def renew(keeper: Keeper, lease: Lease) -> None:
             except NodeExists:
                 pass
             return
-        raise lost_lease(lease) from error
+        raise _lost_by(error, lease) from error
 
 
 async def verify(keeper: Keeper, lease: Lease) -> None:
@@ -251,8 +254,9 @@ async def release(keeper: Keeper, lease: Lease) -> None:
         ops.append(Remove(_alive(lease.base, lease.fence)))
     try:
         await keeper.multi(ops)
-    except MultiFailed:
-        return
+    except MultiFailed as refusal:
+        if not _is_conflict(refusal):
+            raise
 
 
 async def recorded(keeper: Keeper, base: str) -> Recorded | None:
@@ -271,12 +275,12 @@ async def record(keeper: Keeper, lease: Lease) -> None:
         await keeper.multi([*lease.guard, SetData(path, data)])
     except MultiFailed as error:
         if error.index < len(lease.guard) or not isinstance(error.error, NoNode):
-            raise lost_lease(lease) from error
+            raise _lost_by(error, lease) from error
         try:
             await keeper.multi([*lease.guard, Create(path, data)])
         except MultiFailed as again:
             if not isinstance(again.error, NodeExists):  # another process of the run was faster
-                raise lost_lease(lease) from again
+                raise _lost_by(again, lease) from again
 
 
 async def look(keeper: Keeper, base: str) -> LeaseText | None:
@@ -398,6 +402,15 @@ async def _server_now_ms(keeper: Keeper, base: str) -> int:
     except NodeExists:
         pass
     return (await keeper.set(path, b"")).mtime_ms
+
+
+def _is_conflict(refusal: MultiFailed) -> bool:
+    """Whether another was faster. Keeper refuses also for a quota, an ACL, or because it may not write."""
+    return isinstance(refusal.error, BadVersion | NodeExists | NoNode)
+
+
+def _lost_by(refusal: MultiFailed, lease: Lease) -> KeeperAnswer | StaleFence:
+    return lost_lease(lease) if _is_conflict(refusal) else refusal
 
 
 def _busy(found: LeaseText) -> Busy:

@@ -14,7 +14,15 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from engine.env import Env
-from engine.errors import ConfigError, KeeperAnswer, MalformedEntry, NoAuth, OnclusterError, SqlError
+from engine.errors import (
+    BadArguments,
+    ConfigError,
+    KeeperAnswer,
+    MalformedEntry,
+    NoAuth,
+    OnclusterError,
+    SqlError,
+)
 from engine.keeper.base import Children, CreateMode, Keeper, Node
 from engine.keeper.recipes import create_ancestors, try_remove
 from engine.names import HostId, TableName
@@ -40,7 +48,10 @@ async def ask_keeper(site: Site, paths: Collection[str]) -> KeeperFacts:
             keeper = site.keeper
             latency_ms = await measure_latency_ms(keeper, site.env)
             tables = await read_tables(keeper, paths)
-            clock, not_said = await _clock(site, keeper)
+            try:
+                clock, not_said = await _clock(site, keeper)
+            except BadArguments as refusal:
+                return KeeperFacts(latency_ms=latency_ms, tables=tables, takes_no_writes=str(refusal))
     except OnclusterError as error:
         return KeeperFacts(error=str(error))
     except TimeoutError:

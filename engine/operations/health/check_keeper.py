@@ -34,6 +34,15 @@ def check_keeper(facts: ClusterFacts, settings: HealthSettings) -> Iterator[Find
             "Start them again while a majority is still there.",
             silent_servers=len(silent),
         )
+    if keeper.takes_no_writes:
+        yield finding(
+            facts,
+            FindingKind.KEEPER_FULL,
+            Severity.CRITICAL,
+            f"Keeper takes no writes: {shortened(keeper.takes_no_writes)}",
+            "Raise its quota (setquota), then make room. Until then inserts and ON CLUSTER are refused, and "
+            "what is begun waits; it goes on by itself.",
+        )
     yield from _speed(facts, settings)
     most = max((server.figures.get("znodes", 0) for server in keeper.servers), default=0)
     if settings.keeper_znodes is not None and most > settings.keeper_znodes:

@@ -216,9 +216,11 @@ class KeeperServerFacts:
 
 @dataclass(frozen=True, slots=True)
 class KeeperFacts:
-    """What Keeper said through our session. With `error` there is nothing else but the servers."""
+    """What Keeper said through our session. With `error` there is nothing else but the servers.
+    `takes_no_writes` is its answer to a write where that was a no, though we have the right: a quota."""
 
     error: str = ""
+    takes_no_writes: str = ""
     latency_ms: float = 0.0
     clock: ClockFacts | None = None
     tables: Mapping[str, RegisteredTable] = field(default_factory=dict)

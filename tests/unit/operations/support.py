@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from engine.config.model import Cluster, DistributedDdl, NodeConfig, Replica, Shard, Topology
+from engine.env import Env
 from engine.keeper.base import Keeper
 from engine.keeper.memory import MemoryKeeperServer
 from engine.names import HostId
@@ -39,7 +40,7 @@ def config(**queue: Any) -> NodeConfig:
 
 def site(
     folder: Path,
-    env: SimulationEnv,
+    env: Env,
     keeper: Keeper | None,
     *,
     clients: Mapping[HostId, Any] | None = None,

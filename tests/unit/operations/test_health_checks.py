@@ -170,6 +170,14 @@ def test_while_keeper_is_down_the_rest_is_still_told():
     ]
 
 
+def test_a_keeper_that_takes_no_writes_is_full_and_not_down():
+    refusal = "Keeper refuses with code -125: a quota is used up"
+    facts = cluster(host(1), keeper=KeeperFacts(takes_no_writes=refusal))
+    assert about(facts) == [(K.KEEPER_FULL, "critical")]
+    (found,) = check(facts)
+    assert refusal in found.what and "setquota" in found.advice
+
+
 # --- replicas that are not there ----------------------------------------------------------------------------
 
 
