@@ -55,6 +55,8 @@ class _Level:
     """What WITH names here: seen on this level and inside it."""
     hidden: str | None = None
     """This level is the body of that CTE, which cannot see itself."""
+    is_alone: bool = False
+    """It sees no CTE of the levels around it: what stands in `view(…)`."""
 
 
 _BEGINS_SELECT = frozenset({"SELECT", "WITH", "FROM"})
@@ -168,7 +170,8 @@ class _Walk:
         return at + 1
 
     def _open(self, at: int, level: _Level) -> None:
-        inner = _Level(hidden=self.bodies.get(at))
+        is_view = at > self.begin and self.words[at] == "(" and self.words[at - 1] == "VIEW"
+        inner = _Level(hidden=self.bodies.get(at), is_alone=is_view)
         following = self.words[at + 1] if at + 1 < len(self.words) else ""
         if level.place is _From.EXPECTS_TABLE and self.words[at] == "(":
             level.place = _From.BEHIND_TABLE
@@ -242,6 +245,8 @@ class _Walk:
                     return level.names[name.table]
                 hidden = False
             hidden = hidden or level.hidden == name.table
+            if level.is_alone:
+                return None
         return None
 
     def _with(self, at: int, level: _Level) -> None:

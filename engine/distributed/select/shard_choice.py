@@ -61,9 +61,13 @@ class _Constants:
         return _Constants(self.single + other.single, self.arrays + other.arrays)
 
     def pairs(self, type_: str) -> str:
-        """An array of `_pair`."""
-        listed = f"[{', '.join(_pair(value, type_) for value in self.single)}]"
-        of_arrays = [f"arrayMap({_VALUE} -> {_pair(_VALUE, type_)}, {array})" for array in self.arrays]
+        """An array of `_pair`. What is not Nullable is no NULL, whatever a set has."""
+        single, arrays = self.single, self.arrays
+        if "Nullable(" not in type_:
+            single = tuple(value for value in single if value != "NULL")
+            arrays = tuple(f"arrayFilter({_VALUE} -> {_VALUE} IS NOT NULL, {array})" for array in arrays)
+        listed = f"[{', '.join(_pair(value, type_) for value in single)}]"
+        of_arrays = [f"arrayMap({_VALUE} -> {_pair(_VALUE, type_)}, {array})" for array in arrays]
         return f"arrayConcat({', '.join([listed, *of_arrays])})" if of_arrays else listed
 
 
@@ -133,11 +137,11 @@ def _of_set(cursor: Cursor, at: int) -> _Constants | None:
         return _Constants(arrays=(whole,))
     if type_.startswith("Tuple("):
         begin += words[begin] == "TUPLE"
-        count = len(_texts(cursor, begin + 1, behind - 1))
-        return (
-            _Constants(tuple(f"({whole}).{n}" for n in range(1, count + 1)))
-            if count <= _MOST_OF_TUPLE
-            else None
+        texts = _texts(cursor, begin + 1, behind - 1)
+        if len(texts) > _MOST_OF_TUPLE:
+            return None
+        return _Constants(
+            tuple("NULL" if text == "NULL" else f"({whole}).{n}" for n, text in enumerate(texts, start=1))
         )
     return _Constants((whole,))
 

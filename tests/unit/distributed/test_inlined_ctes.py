@@ -24,6 +24,10 @@ from engine.distributed.select.inlined_ctes import with_inlined_ctes
             "WITH x AS (SELECT 1), y AS (SELECT * FROM x) SELECT * FROM y FORMAT CSV",
             "SELECT * FROM (SELECT * FROM (SELECT 1) AS `x`) AS `y` FORMAT CSV",
         ),
+        (
+            "WITH x AS (SELECT 1) SELECT * FROM x, view(SELECT * FROM (SELECT * FROM x)) AS y",
+            "SELECT * FROM (SELECT 1) AS `x`, view(SELECT * FROM (SELECT * FROM x)) AS y",
+        ),
         ("WITH t AS (SELECT * FROM t) SELECT * FROM t, d.t", "SELECT * FROM (SELECT * FROM t) AS `t`, d.t"),
         (
             "SELECT * FROM (WITH x AS (SELECT 1) SELECT * FROM x) AS x UNION ALL SELECT * FROM x",

@@ -88,6 +88,15 @@ def test_an_alias_in_from_is_read_and_not_the_table_of_its_name(world: World, be
         assert world.ask(sql) == bench.ask(sql), sql
 
 
+def test_view_around_a_select_sees_no_common_table_expression(world: World, bench: Bench) -> None:
+    make_views(world, bench)
+    for view in ("events", "seen", "(SELECT id FROM events WHERE id IN (SELECT id FROM late))"):
+        for name in ("events", "seen", "late"):
+            ctes = f"WITH {name} AS (SELECT 1 AS id)"
+            sql = f"{ctes} SELECT count() FROM {name} AS a, view(SELECT * FROM {view}) AS b"
+            assert world.ask(sql) == bench.ask(sql), sql
+
+
 def test_tables_that_have_each_others_names_as_aliases_are_refused(world: World) -> None:
     world.make("people", table="people", columns=PEOPLE)
     with pytest.raises(SqlError) as refused:
