@@ -1,8 +1,8 @@
 """The tables of `system` that are the node's own: what chDB has under these names is empty or not there.
 
-A statement that names one of them runs in a chDB session of its own, in which a temporary table of the same
-name was made and filled just before; `system.clusters` in its text becomes `clusters`. So every SELECT works,
-with joins, subqueries and column qualifiers, and readers of different moments do not disturb each other.
+A statement that names one of them runs beside a temporary table of the same name that was made and filled
+just before (`tables_beside`); `system.clusters` in its text becomes `clusters`. So every SELECT works, with
+joins, subqueries and column qualifiers, and readers of different moments do not disturb each other.
 A SELECT from one view alone gets its text as a subquery instead: chDB then analyses it once.
 Statements that are kept (views) are left alone, since they would keep the temporary table's name, and are
 refused where chDB has nothing to read in the table's place.
@@ -26,6 +26,7 @@ from engine.node.shown_as_select import (
 )
 from engine.node.shown_system_table import system_table_as_select, system_table_shown
 from engine.node.statement import Asked
+from engine.node.tables_beside import TablesBeside
 from engine.sql import AlterCommand, Statement, StatementKind, Token, tokenize
 from engine.sql.tokens import literal_value, name_of
 from engine.storage import ChdbSession
@@ -177,30 +178,23 @@ class SystemTables:
             if len(text) <= LONG_TEXT:
                 yield text, asked.session
                 return
-            session = asked.session.clone(for_text=text)
-            try:
-                yield text, session
-            finally:
-                await session.close()
-            return
+            if not asked.session.may_have_temporary_tables:
+                session = asked.session.clone(for_text=text)
+                try:
+                    yield text, session
+                finally:
+                    await session.close()
+                return
         selects = {t.name: await t.select(asked, tokens) for t in used if isinstance(t, SystemView)}
-        session = asked.session.clone(for_text=max(selects.values(), key=len, default=""))
-        try:
-            async with session.kept_open():
-                for table in used:
-                    name = quote_identifier(table.name)
-                    if isinstance(table, SystemView):
-                        await session.query(f"CREATE TEMPORARY VIEW {name} AS {selects[table.name]}")
-                        continue
-                    columns = f"({table.columns})" if table.columns else ""
-                    source = "" if table.columns else f"AS system.{name}"
-                    await session.query(f"CREATE TEMPORARY TABLE {name} {columns} ENGINE = Memory {source}")
-                    if statement.kind in _READING or sql is not asked.sql:
-                        rows = _as_json(await table.rows(asked, tokens))
-                        await session.insert(f"INSERT INTO {name}", format="JSONEachRow", rows=rows)
-            yield rewritten, session
-        finally:
-            await session.close()
+        async with TablesBeside.of(asked, for_text=max(selects.values(), key=len, default="")) as beside:
+            for table in used:
+                if isinstance(table, SystemView):
+                    await beside.make_view(table.name, selects[table.name])
+                    continue
+                has_rows = statement.kind in _READING or sql is not asked.sql
+                rows = _as_json(await table.rows(asked, tokens)) if has_rows else None
+                await beside.make_table(table.name, table.columns, rows)
+            yield rewritten, beside.session
 
     async def _as_select(self, asked: Asked, statement: Statement) -> str:
         if statement.kind is StatementKind.SHOW:

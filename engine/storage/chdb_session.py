@@ -284,14 +284,14 @@ class ChdbSession:
 
     @asynccontextmanager
     async def kept_open(self) -> AsyncIterator[None]:
-        """Of a one-shot session: what runs in the block is the node's own, is not readonly, and leaves the
-        connection open for the statement that follows."""
+        """What runs in the block is the node's own, is not readonly, and leaves the connection open for the
+        statement that follows."""
         local = self._local
-        local.one_shot, local.is_privileged = False, True
+        before, local.one_shot, local.is_privileged = local.one_shot, False, True
         try:
             yield
         finally:
-            local.one_shot, local.is_privileged = True, False
+            local.one_shot, local.is_privileged = before, False
 
     @contextmanager
     def left_open(self) -> Iterator[None]:

@@ -32,6 +32,25 @@ def test_a_session_keeps_settings_database_and_temporary_tables(node: RunningNod
     assert node.post("SELECT * FROM mine", session_id="other").code == 60
 
 
+def test_temporary_tables_and_those_that_the_node_makes_are_read_together(node: RunningNode) -> None:
+    say = lambda sql: node.query(sql, session_id="beside")  # noqa: E731
+    node.query("CREATE TABLE IF NOT EXISTS both (a String) ENGINE = Memory")
+    say("CREATE TEMPORARY TABLE both AS SELECT macro AS a FROM system.macros")
+    assert say("SELECT a FROM both ORDER BY a") == "replica\nshard\n"
+    joined = "SELECT substitution FROM both JOIN system.macros ON macro = a ORDER BY a"
+    for _ in range(2):  # nothing stays behind
+        assert say(joined) == "node01\n01\n"
+    say("INSERT INTO both SELECT toString(count()) FROM system.clusters")
+    assert say("SELECT count() FROM both") == "3\n"
+    assert node.query("SELECT count() FROM both") == "0\n"
+    assert say("SHOW TEMPORARY TABLES") == "both\n"
+    assert node.post("SELECT * FROM both, system.macros WHERE nosuch", session_id="beside").code == 47
+    say("CREATE TEMPORARY TABLE macros (a Int8)")
+    assert node.post("SELECT * FROM both, system.macros", session_id="beside").code == 57
+    assert say("SELECT count() FROM macros") == "0\n"
+    assert say("SHOW TEMPORARY TABLES") == "both\nmacros\n"
+
+
 def test_a_setting_given_once_does_not_stay_in_the_session(node: RunningNode) -> None:
     before = node.query("SELECT getSetting('max_threads')", session_id="s2")
     assert node.query("SELECT getSetting('max_threads')", session_id="s2", max_threads="5") == "5\n"

@@ -34,6 +34,7 @@ class Session:
     """Of it nothing is asked but a copy."""
 
     database = "default"
+    may_have_temporary_tables = False
 
     def __init__(self, *, is_readonly: bool = False) -> None:
         self.is_readonly = is_readonly
