@@ -24,7 +24,7 @@ from engine.node.node_commands import NodeCommands
 from engine.node.node_statements import NodeStatements
 from engine.node.parallel import run_in_turn
 from engine.node.replicated.running.statements import ReplicatedStatements, done
-from engine.node.session_commands import settings_of_set
+from engine.node.session_commands import of_session, settings_of_set
 from engine.node.statement import CHANGE_NO_DEFINITION, Answer, Asked, WholeAnswer, WriteInput
 from engine.node.system_tables import SystemTables
 from engine.node.temporary_tables import create_temporary, is_about_temporary, note_temporary
@@ -316,6 +316,7 @@ class StatementRouter:
                 yield await self._kill(asked, statement, sql, session)
                 return
             leaves_nothing = statement.is_query or statement.kind is StatementKind.INSERT
+            asked = of_session(asked, statement)
             result = await asked.run(sql, session=session, is_harmless=leaves_nothing)
             self._remember(asked, statement)
             may_redefine = not statement.is_query and statement.kind not in CHANGE_NO_DEFINITION

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from engine.node.statement import Asked
 from engine.setting_values import plain_number
+from engine.sql import Statement, StatementKind
 from engine.sql.tokens import Token, TokenKind, literal_value, name_of, tokenize
 
 
@@ -19,6 +23,16 @@ def settings_of_set(sql: str) -> dict[str, str | None]:
         elif len(clause) == 1 and clause[0].kind is TokenKind.WORD:
             settings[clause[0].text] = "1"
     return settings
+
+
+def of_session(asked: Asked, statement: Statement) -> Asked:
+    """What USE and SET change is the session's, and stays: not what the request says of the same."""
+    if statement.kind is StatementKind.USE:
+        return replace(asked, database=statement.database or "")
+    if statement.kind is StatementKind.SET:
+        changed = settings_of_set(asked.sql)
+        return replace(asked, settings={k: v for k, v in asked.settings.items() if k not in changed})
+    return asked
 
 
 def split_at_commas(tokens: list[Token]) -> list[list[Token]]:

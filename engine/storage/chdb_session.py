@@ -313,7 +313,7 @@ class ChdbSession:
 
     def note_database(self, database: str) -> None:
         """USE was run by `query`."""
-        self._local.database = database
+        self._local.database, self._local.is_astray = database, True
 
     async def close(self) -> None:
         """End the session: temporary tables and settings are gone. May be called twice.

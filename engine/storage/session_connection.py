@@ -46,6 +46,8 @@ class SessionConnection:
         self.is_privileged = False
         """What runs is the node's own, and not readonly."""
         self._is_readonly = False
+        self.is_astray = False
+        """The connection may be in another database than the session's own, which may be gone."""
         self._connection: Any = None
 
     @property
@@ -107,8 +109,10 @@ class SessionConnection:
         connection = self._open(scope) if self._connection is None else self._connection
         is_new = self._connection is None
         try:
-            if scope.database and scope.database != self.database:
-                connection.query(sendable(f"USE {quote_identifier(scope.database)}"))
+            database = scope.database or (self.database if self.is_astray else "")
+            if database and (database != self.database or self.is_astray):
+                connection.query(sendable(f"USE {quote_identifier(database)}"))
+                self.is_astray = database != self.database
             if self.readonly != "0" and not self.is_privileged and not self._is_readonly:
                 connection.query(set_statement({"readonly": self.readonly}))
                 self._is_readonly = True
@@ -157,9 +161,11 @@ class SessionConnection:
             self._connection = None
             connection.close()
             return
-        with contextlib.suppress(RuntimeError):  # what could not be changed need not be put back
-            if scope.database and scope.database != self.database:
+        if self.is_astray:
+            with contextlib.suppress(RuntimeError):  # it is gone: names mean no tables of another
                 connection.query(sendable(f"USE {quote_identifier(self.database or 'default')}"))
+                self.is_astray = False
+        with contextlib.suppress(RuntimeError):  # what could not be changed need not be put back
             if scope.settings:
                 values = (
                     quote_identifier(name)

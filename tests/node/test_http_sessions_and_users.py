@@ -51,6 +51,31 @@ def test_temporary_tables_and_those_that_the_node_makes_are_read_together(node: 
     assert say("SHOW TEMPORARY TABLES") == "both\nmacros\n"
 
 
+def test_what_a_session_is_set_to_stays_whatever_the_request_says_of_the_same(node: RunningNode) -> None:
+    say = lambda sql, **parameters: node.query(sql, session_id="stays", **parameters)  # noqa: E731
+    node.query("CREATE DATABASE IF NOT EXISTS chosen")
+    say("SET max_block_size = 5", max_block_size="3")
+    say("USE chosen", database="system")
+    assert say("SELECT currentDatabase(), getSetting('max_block_size')") == "chosen\t5\n"
+
+
+def test_a_session_whose_database_is_gone_reads_no_other_one(node: RunningNode) -> None:
+    ask = lambda sql, **parameters: node.post(sql, session_id="gone", **parameters)  # noqa: E731
+    node.query("CREATE DATABASE will_go")
+    node.query("CREATE TABLE left_over (a Int8) ENGINE = Memory")
+    assert ask("USE will_go").status == 200
+    node.query("DROP DATABASE will_go")
+    assert ask("SELECT * FROM left_over", database="default").status == 200
+    for sql in ("SELECT * FROM left_over", "DROP TABLE left_over"):
+        assert ask(sql).code == 81
+    node.query("CREATE DATABASE will_go")
+    assert ask("SELECT currentDatabase()").text == "will_go\n"
+    node.query("DROP DATABASE will_go")
+    assert ask("SELECT 1", database="default").text == "1\n"
+    assert ask("USE default").status == 200
+    assert ask("SELECT * FROM left_over").status == 200
+
+
 def test_a_setting_given_once_does_not_stay_in_the_session(node: RunningNode) -> None:
     before = node.query("SELECT getSetting('max_threads')", session_id="s2")
     assert node.query("SELECT getSetting('max_threads')", session_id="s2", max_threads="5") == "5\n"
