@@ -143,6 +143,19 @@ class Children(NamedTuple):
     stat: Stat
 
 
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """Where a session is connected to. `index` is the server's place in the configuration, `since_s` is Unix
+    time; `requests` counts those of the session, and `transaction` is the last one that it has seen."""
+
+    host: str
+    port: int
+    index: int
+    since_s: float
+    requests: int
+    transaction: int
+
+
 class Keeper(Protocol):
     """One session. Every method may raise `ConnectionLoss`, `SessionExpired` or `OperationTimeout`."""
 
@@ -156,6 +169,11 @@ class Keeper(Protocol):
 
     @property
     def is_expired(self) -> bool: ...
+
+    @property
+    def connection(self) -> Connection | None:
+        """The present one; None while there is none, and where no server is far away."""
+        ...
 
     def on_expired(self, callback: Callable[[], None]) -> None:
         """Have `callback` called once, on the loop's thread, when the session is over (at once if it

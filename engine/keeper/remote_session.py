@@ -13,8 +13,9 @@ from abc import abstractmethod
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from engine.config.model import Etcd, ZooKeeper
+from engine.env import Env
 from engine.errors import ConnectionLoss, KeeperUnavailable, OperationTimeout, SessionExpired
-from engine.keeper.base import OPEN_ACL, Watch
+from engine.keeper.base import OPEN_ACL, Connection, Watch
 from engine.keeper.calls import Call, Deadlines
 from engine.keeper.link import CREATOR_ACL, LinkState, absent_root
 from engine.keeper.session import KeeperSession, RequestKind
@@ -32,7 +33,7 @@ class RemoteSession(KeeperSession, Generic[CallT]):
     server: ClassVar[str]
     """As messages call it."""
 
-    def __init__(self, config: ZooKeeper | Etcd, *, connect_timeout_s: float) -> None:
+    def __init__(self, config: ZooKeeper | Etcd, env: Env, *, connect_timeout_s: float) -> None:
         super().__init__(
             session_id=0,
             timeout_s=config.session_timeout_ms / 1000,
@@ -40,7 +41,10 @@ class RemoteSession(KeeperSession, Generic[CallT]):
             root=config.root.rstrip("/"),
             default_acl=CREATOR_ACL if config.identity else OPEN_ACL,
         )
+        self._hosts = config.hosts
         self._hosts_text = config.connect_string
+        self._now_s = env.now_s
+        self._connected_s = 0.0
         self._operation_timeout_s = config.operation_timeout_ms / 1000
         self._connect_timeout_s = connect_timeout_s
         self._is_closing = False
@@ -63,6 +67,14 @@ class RemoteSession(KeeperSession, Generic[CallT]):
         self, kind: RequestKind, path: str, payload: Any, watch: Watch | None, deadline_s: float
     ) -> CallT:
         """Queue a request."""
+
+    @abstractmethod
+    def _server(self) -> tuple[str, int]:
+        """Host and port of the connection, while there is one."""
+
+    @abstractmethod
+    def _progress(self) -> tuple[int, int]:
+        """`requests` and `transaction` of the connection."""
 
     @abstractmethod
     def _let_go(self) -> None:
@@ -98,6 +110,15 @@ class RemoteSession(KeeperSession, Generic[CallT]):
         except (ConnectionLoss, OperationTimeout, SessionExpired) as error:
             raise KeeperUnavailable(f"{self.server} was lost while connecting: {error}") from error
 
+    @property
+    def connection(self) -> Connection | None:
+        if self.state is not LinkState.CONNECTED:
+            return None
+        host, port = self._server()
+        requests, transaction = self._progress()
+        index = self._hosts.index((host, port))
+        return Connection(host, port, index, self._connected_s, requests, transaction)
+
     def abandon(self) -> None:
         self.over()
         self._let_go()
@@ -111,6 +132,7 @@ class RemoteSession(KeeperSession, Generic[CallT]):
             self._patience = None
             log.info("keeper.resumed session=%#x", session_id)
         self.state = LinkState.CONNECTED
+        self._connected_s = self._now_s()
         self._session_id, self._timeout_s = session_id, timeout_s
         if not self._first_connection.done():
             self._first_connection.set_result(None)

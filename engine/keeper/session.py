@@ -20,6 +20,7 @@ from engine.keeper.base import (
     Acl,
     Check,
     Children,
+    Connection,
     Create,
     CreateMode,
     EventType,
@@ -107,6 +108,10 @@ class KeeperSession(ABC):
     @property
     def is_expired(self) -> bool:
         return self.state is LinkState.OVER
+
+    @property
+    def connection(self) -> Connection | None:
+        return None
 
     def on_expired(self, callback: Callable[[], None]) -> None:
         if self.state is LinkState.OVER:

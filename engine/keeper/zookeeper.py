@@ -88,7 +88,7 @@ class ZooKeeperSession(RemoteSession[_Call]):
     server = "Keeper"
 
     def __init__(self, config: ZooKeeper, env: Env, *, connect_timeout_s: float) -> None:
-        super().__init__(config, connect_timeout_s=connect_timeout_s)
+        super().__init__(config, env, connect_timeout_s=connect_timeout_s)
         self._disposal: asyncio.Future[None] | None = None
         self._connection = ZooKeeperConnection(
             ConnectionOptions(
@@ -122,6 +122,12 @@ class ZooKeeperSession(RemoteSession[_Call]):
 
     def _why_not(self) -> str:
         return self._connection.last_error
+
+    def _server(self) -> tuple[str, int]:
+        return self._connection.server
+
+    def _progress(self) -> tuple[int, int]:
+        return self._connection.progress
 
     def _let_go(self) -> None:
         self._dispose()

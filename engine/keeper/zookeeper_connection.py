@@ -132,6 +132,16 @@ class ZooKeeperConnection:
         """What makes a connection the session's, as kazoo's clients take it: whoever knows it can end it."""
         return self._session_id, self._password
 
+    @property
+    def server(self) -> tuple[str, int]:
+        """Host and port of the one that was tried last."""
+        return self._attempts.last
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """The number of the session's last request, and the last transaction that it has seen."""
+        return self._xid, self._seen_zxid
+
     def start(self) -> None:
         """Begin to connect; `on_connected` follows when a session is had."""
         self._connect()

@@ -40,6 +40,7 @@ from engine.node.replicated.assembly import ReplicatedNode
 from engine.node.resolver import BoundedResolver
 from engine.node.router import StatementRouter
 from engine.node.system_tables import SystemTables
+from engine.node.zookeeper_connection_table import ZooKeeperConnectionTable
 from engine.node.zookeeper_table import ZooKeeperTable
 from engine.sql import Statement
 from engine.storage import ChdbPool
@@ -100,7 +101,7 @@ class Wiring:
         if keeper is not None:
             databases = await self._load_databases(keeper, distributed)
             queues = self._open_queues(keeper, distributed, databases)
-        tables = self._system_tables(replicated, distributed, databases, queues)
+        tables = self._system_tables(keeper, distributed, databases, queues)
         router = StatementRouter(
             tables=tables,
             run_on_cluster=self._cluster_statements(queues).run,
@@ -216,11 +217,12 @@ class Wiring:
 
     def _system_tables(
         self,
-        replicated: ReplicatedNode | None,
+        keeper: _WithKeeper | None,
         distributed: DistributedNode,
         databases: DatabasesNode | None,
         queues: NodeQueues | None,
     ) -> SystemTables:
+        replicated = None if keeper is None else keeper.replicated
         own_tables = [] if replicated is None else replicated.system_tables()
         shown_tables = next((table for table in own_tables if table.name == "tables"), None)
         zookeeper_table = ZooKeeperTable(None if queues is None else queues.holder)
@@ -239,6 +241,7 @@ class Wiring:
                 MetricsView(_gauges(replicated, distributed, queues)),
                 measured,
                 self._statements,
+                *([] if keeper is None else [ZooKeeperConnectionTable(keeper.holder, self._env)]),
                 *own_tables,
                 *distributed.system_tables(shown_tables),
                 *([] if databases is None else databases.system_tables()),

@@ -21,6 +21,7 @@ from engine.keeper.base import (
     OPEN_ACL,
     Acl,
     Children,
+    Connection,
     CreateMode,
     Keeper,
     KeeperFactory,
@@ -156,6 +157,10 @@ class GatedKeeper:
     @property
     def is_expired(self) -> bool:
         return self._keeper.is_expired
+
+    @property
+    def connection(self) -> Connection | None:
+        return self._keeper.connection
 
     def on_expired(self, callback: Callable[[], None]) -> None:
         self._keeper.on_expired(callback)

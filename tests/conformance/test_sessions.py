@@ -8,7 +8,9 @@ import pytest
 
 from engine.errors import NoNode, SessionExpired
 from engine.keeper import CreateMode, EventType
+from engine.keeper.embedded import HOST
 from engine.testing.seen import Seen
+from tests.conformance.conftest import MemoryBackend
 
 EPHEMERAL = CreateMode.EPHEMERAL
 
@@ -22,6 +24,22 @@ async def test_the_timeout_is_clamped_to_what_the_server_grants(backend, asked_s
     keeper = await backend.open(session_timeout_s=asked_s)
     least_s, most_s = backend.grants_s
     assert keeper.session_timeout_s == pytest.approx(min(max(asked_s, least_s), most_s))
+
+
+async def test_a_session_says_where_it_is_connected_while_it_is(backend):
+    link = await backend.open_on_a_link()
+    connection = link.keeper.connection
+    if isinstance(backend, MemoryBackend):
+        assert connection is None, "its server is in this process"
+        return
+    assert (connection.host, connection.port, connection.index) == (HOST, link.proxy.port, 0)
+    await link.lose()
+    assert link.keeper.connection is None
+    link.restore()
+    await link.keeper.exists("/")
+    again = link.keeper.connection
+    assert again.since_s >= connection.since_s
+    assert (again.port, again.requests >= connection.requests) == (link.proxy.port, True)
 
 
 async def test_closing_removes_ephemeral_nodes_at_once_and_leaves_others(keeper, other):

@@ -383,3 +383,14 @@ def test_a_setting_without_effect_is_logged(pair: Pair) -> None:
     log = (pair.local.directory / "logs/n1.log").read_text()
     for name in ("merge_selector_algorithm", "number_of_mutations_to_delay"):
         assert f"replication.settings_without_effect table=default.{t} settings={name}\n" in log
+
+
+def test_the_session_with_keeper_is_shown(pair: Pair) -> None:
+    t = pair.table()
+    for number, node in enumerate(pair.both, start=1):
+        [row] = json_rows(node, "SELECT * FROM system.zookeeper_connection")
+        assert (row["name"], row["host"], row["port"]) == ("default", "127.0.0.1", pair.zookeeper.client_port)
+        assert (row["index"], row["is_expired"], row["session_timeout_ms"]) == (0, 0, 6000)
+        assert int(row["xid"]) > 0 and int(row["last_zxid_seen"]) > 0
+        owner = f"SELECT ephemeralOwner FROM system.zookeeper WHERE path = '/tables/{t}/replicas/r{number}'"
+        assert node.query(f"{owner} AND name = 'is_active'") == f"{row['client_id']}\n"

@@ -39,7 +39,7 @@ class EtcdSession(RemoteSession[EtcdCall]):
     server = "etcd"
 
     def __init__(self, config: Etcd, env: Env, *, connect_timeout_s: float) -> None:
-        super().__init__(config, connect_timeout_s=connect_timeout_s)
+        super().__init__(config, env, connect_timeout_s=connect_timeout_s)
         self._config = config
         self._env = env
         self._layout = Layout(config.key_prefix)
@@ -84,6 +84,12 @@ class EtcdSession(RemoteSession[EtcdCall]):
 
     def _why_not(self) -> str:
         return self._last_error
+
+    def _server(self) -> tuple[str, int]:
+        return self._attempts.last
+
+    def _progress(self) -> tuple[int, int]:
+        return 0, self.seen  # its requests have no numbers
 
     def _submit(
         self, kind: RequestKind, path: str, payload: Any, watch: Watch | None, deadline_s: float
