@@ -30,6 +30,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
 from engine.ddl.entry import DDLLogEntry
+from engine.ddl.hang_ups import HangUps
 from engine.ddl.initiator import PreparedStatement, check_token
 from engine.ddl.outcome import EntryStatus
 from engine.ddl.outcome_record import read_outcome_record
@@ -110,10 +111,21 @@ class DDLQueueClient:
     async def submit(self, prepared: PreparedStatement) -> Submission:
         """Put the statement into the queue unless its token has been there before.
 
-        Raises Refused 36 when the token was used for another statement; KeeperUnavailable (nothing
-        happened) or UnknownOutcome (call again with the same token) when Keeper stays away.
+        Raises Refused 36 when the token was used for another statement, 999 when Keeper takes no statement of
+        this length; KeeperUnavailable (nothing happened) or UnknownOutcome (call again with the same token)
+        when Keeper stays away.
         """
-        placed = await retrying(self._source, self._env, lambda keeper: self._enqueue(keeper, prepared))
+        hang_ups = HangUps(len(prepared.data))
+
+        async def enqueue(keeper: Keeper) -> tuple[str, _Placed] | None:
+            if hang_ups.are_many:
+                token_path = self._paths.token(prepared.token)
+                await keeper.sync(token_path)
+                if await keeper.exists(token_path) is None:
+                    raise hang_ups.refusal()
+            return await self._enqueue(keeper, prepared, hang_ups)
+
+        placed = await retrying(self._source, self._env, enqueue)
         if placed is None:
             return await self._attach(prepared)
         entry, state = placed
@@ -121,7 +133,9 @@ class DDLQueueClient:
         await self._finish_submission(prepared.token, entry, prepared.hosts, state)
         return Submission(entry, prepared.token, prepared.hosts, SubmitOutcome.ENQUEUED)
 
-    async def _enqueue(self, keeper: Keeper, prepared: PreparedStatement) -> tuple[str, _Placed] | None:
+    async def _enqueue(
+        self, keeper: Keeper, prepared: PreparedStatement, hang_ups: HangUps
+    ) -> tuple[str, _Placed] | None:
         """Step 1, with a guess and then without; the entry made, or None: the token is there."""
         token_path = self._paths.token(prepared.token)
         create = Create(self._paths.entry_prefix, prepared.data, CreateMode.PERSISTENT_SEQUENTIAL)
@@ -132,7 +146,7 @@ class DDLQueueClient:
                 ops[0] = Create(token_path, _encode_token(guess, prepared.hosts))
                 ops += [Create(self._paths.active(guess)), Create(self._paths.finished(guess))]
             try:
-                made = str((await keeper.multi(ops))[1]).rpartition("/")[2]
+                made = str((await hang_ups.multi(keeper, ops))[1]).rpartition("/")[2]
             except MultiFailed as refusal:
                 if isinstance(refusal.error, NodeExists) and refusal.index == 0:
                     return None
