@@ -19,6 +19,10 @@ from engine.storage.statement_text import InsertText
 _FOR_ONE_BLOCK = {"min_insert_block_size_rows": "100000000", "min_insert_block_size_bytes": "0"}
 """The receiver makes one block of what it is sent, also of a batch: the token names all of it."""
 
+_WHATEVER_PROFILES_SAY = {"insert_deduplicate": "1", "async_insert": "0"}
+"""Of blocks of equal rows: the token is this one's alone. And of when it is written: an answer is the proof
+that it was. Servers that know tokens know both."""
+
 MAX_ANSWER_BYTES = 1 << 20
 """What a peer may say to an INSERT, or to a probe."""
 
@@ -51,8 +55,7 @@ class NodeSink:
     async def write(self, peer: Peer, block: Block, *, with_token: bool) -> None:
         settings = {**block.settings}
         if with_token:
-            # Whatever is said of blocks of equal rows: the token is this one's alone.
-            settings |= {TOKEN_SETTING: block.token, "insert_deduplicate": "1"}
+            settings |= {**_WHATEVER_PROFILES_SAY, TOKEN_SETTING: block.token}
         else:
             settings.pop(DEPTH_SETTING, None)  # so old a server does not know it either
         if peer.is_local and self.here is not None:

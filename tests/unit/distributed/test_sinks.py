@@ -1,0 +1,58 @@
+"""What goes with a block to a replica: its user there may have a profile that says otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import cast
+
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from engine.distributed.delivery import TOKEN_SETTING, Block
+from engine.distributed.peers import Peer
+from engine.env import SystemEnv
+from engine.names import HostId
+from engine.node.distributed.sending.sinks import NodeSink
+from engine.storage import ChdbPool
+
+PROFILE = {"async_insert": "1", "wait_for_async_insert": "0", "insert_deduplicate": "0"}
+"""Of the replica's user: an INSERT is answered before its rows are written, and is never a repetition."""
+
+
+async def rows() -> AsyncIterator[bytes]:
+    yield b"rows"
+
+
+async def sent(block: Block, *, with_token: bool) -> Mapping[str, str]:
+    """The settings by which the replica writes the block, its profile's where nothing else came."""
+    received: dict[str, str] = {}
+
+    async def insert(request: web.Request) -> web.Response:
+        received.update(request.query)
+        await request.read()
+        return web.Response(headers={"X-ClickHouse-Server-Display-Name": "replica"})
+
+    app = web.Application()
+    app.router.add_post("/", insert)
+    async with TestServer(app) as server:
+        peer = Peer(HostId("replica", 9000), "127.0.0.1", cast(int, server.port))
+        sink = NodeSink(cast(ChdbPool, None), SystemEnv())
+        await sink.write(peer, block, with_token=with_token)
+        await sink.close()
+    return {**PROFILE, **received}
+
+
+def block(**settings: str) -> Block:
+    return Block("d", "t", ("k",), "7f", rows, settings=settings)
+
+
+async def test_a_block_is_written_before_the_answer_and_known_by_its_token_whatever_profiles_say() -> None:
+    seen = await sent(block(insert_deduplicate="0"), with_token=True)
+    assert (seen[TOKEN_SETTING], seen["insert_deduplicate"], seen["async_insert"]) == ("7f", "1", "0")
+
+
+async def test_a_server_that_knows_no_tokens_is_told_what_the_insert_said() -> None:
+    """It knows a block by its rows, and who inserts equal ones may want both. It knows no `async_insert`."""
+    seen = await sent(block(insert_deduplicate="0"), with_token=False)
+    assert TOKEN_SETTING not in seen
+    assert (seen["insert_deduplicate"], seen["async_insert"]) == ("0", PROFILE["async_insert"])
