@@ -48,7 +48,7 @@ def read_expression(value: str, text: str) -> str:
         is_low_cardinality = text.startswith("LowCardinality")
         nullable = "Nullable(String)" if kind.is_nullable else "String"
         return f"CAST({value}, '{nullable}')" if is_low_cardinality and kind.name == "String" else value
-    if kind.name in ("Variant", "Dynamic"):  # toString makes an empty text of NULL
+    if kind.is_variant:  # toString makes an empty text of NULL
         return f"CAST({value}, 'Nullable(String)')"
     return f"toString({value})"
 

@@ -71,13 +71,13 @@ class ClusterReader(DataSourceReader):
         self._schema = schema
         self._target = Target.find(options)
         there = {field.name: field for field in spark_schema(self._target.columns)}
+        columns = {column.name: column for column in self._target.columns}
         for field in schema:
             if field.name not in there:
                 raise SqlError(
                     Code.NO_SUCH_COLUMN_IN_TABLE, f"{self._target.table} has no column {field.name}."
                 )
-            column = self._target.column(field.name)
-            if isinstance(field.dataType, BinaryType) and column and has_bytes(column.type):
+            if isinstance(field.dataType, BinaryType) and has_bytes(columns[field.name].type):
                 continue
             if there[field.name].dataType != field.dataType:
                 raise SqlError(
@@ -86,8 +86,8 @@ class ClusterReader(DataSourceReader):
                     f"not as {field.dataType.simpleString()}.",
                     hint="Cast it after reading.",
                 )
-        named = (self._target.column(field.name) for field in schema)
-        require_values_to_read(column for column in named if column)
+        self._columns = [columns[field.name] for field in schema]
+        require_values_to_read(self._columns)
         self._conditions = [f"({options.filter})"] if options.filter else []
         final = " FINAL" if options.final is Final.ON else ""
         self._from = f"{self._target.table.quoted}{final}"
@@ -99,7 +99,7 @@ class ClusterReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, ShardPartition)
         server = _to_be_read(partition.replicas, self._target.table)
-        columns = [column for name in self._schema.fieldNames() if (column := self._target.column(name))]
+        columns = self._columns
         wanted = to_arrow_schema(self._schema, timezone="UTC")
         where = f" WHERE {' AND '.join(self._conditions)}" if self._conditions else ""
         if not columns:
@@ -181,7 +181,8 @@ def _long(sql: str) -> dict[str, str]:
 
 def _as_wanted(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
     """With Spark's types. Raises SqlError 349: Spark takes what it was told has no NULL for a value."""
-    arrays = [batch.column(name).cast(wanted.field(name).type) for name in wanted.names]
+    given = dict(zip(batch.schema.names, batch.columns, strict=True))
+    arrays = [given[field.name].cast(field.type) for field in wanted]
     for field, values in zip(wanted, arrays, strict=True):
         if values.null_count and not field.nullable:
             raise SqlError(

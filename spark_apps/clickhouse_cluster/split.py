@@ -82,8 +82,8 @@ class Splitter:
 
     def __init__(self, target: Target, names: Sequence[str]) -> None:
         self._target = target
-        columns = [target.column(name) for name in names]
-        self._columns = [column for column in columns if column is not None]
+        columns = {column.name: column for column in target.columns}
+        self._columns = [columns[name] for name in names if name in columns]
         self._casts = ", ".join(
             f"{write_expression(name, column.type)} AS {name}"
             for column in self._columns

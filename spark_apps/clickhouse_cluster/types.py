@@ -11,6 +11,7 @@ where values could be cut (a double into an integer, more decimal digits than th
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -102,7 +103,12 @@ class ChType:
 
     @property
     def may_be_null(self) -> bool:
-        return self.is_nullable or self.name in ("Variant", "Dynamic")
+        return self.is_nullable or self.is_variant
+
+    @property
+    def is_variant(self) -> bool:
+        """Of several types, and NULL among them."""
+        return self.name in ("Variant", "Dynamic", "Geometry")
 
     @property
     def is_wide_number(self) -> bool:
@@ -180,7 +186,8 @@ def check_schema(schema: StructType, target: Target) -> None:
 
     Raises SqlError 16 NO_SUCH_COLUMN_IN_TABLE or 53 TYPE_MISMATCH.
     """
-    unknown = [field.name for field in schema if target.column(field.name) is None]
+    columns = {column.name: column for column in target.columns}
+    unknown = [field.name for field in schema if field.name not in columns]
     if unknown:
         raise SqlError(
             Code.NO_SUCH_COLUMN_IN_TABLE,
@@ -189,8 +196,7 @@ def check_schema(schema: StructType, target: Target) -> None:
         )
     wrong = []
     for field in schema:
-        column = target.column(field.name)
-        assert column is not None
+        column = columns[field.name]
         if not column.is_taken:
             wrong.append(f"{field.name} is {column.default}, nobody can write it")
         else:
@@ -208,7 +214,7 @@ def check_schema(schema: StructType, target: Target) -> None:
         wrong.append(
             f"{target.name} has no sharding key and more than one shard; give the option sharding_key"
         )
-    twice = sorted({field.name for field in schema if schema.fieldNames().count(field.name) > 1})
+    twice = sorted(name for name, times in Counter(schema.fieldNames()).items() if times > 1)
     if twice:
         wrong.append(f"more than one column is called {', '.join(twice)}")
     if wrong:

@@ -232,14 +232,14 @@ def test_columns_that_are_materialized_are_read_and_those_that_are_an_alias_filt
 def test_maps_bytes_and_variants_come_as_they_are(spark: SparkSession, nodes: Servers) -> None:
     columns = (
         "e Map(Enum8('x' = 1), Array(Nullable(IPv4))), t Map(String, DateTime('Asia/Tokyo')), "
-        "n Map(UInt64, Map(String, Int128)), u Array(Map(UUID, Date)), v Variant(String, UInt8), "
+        "n Map(UInt64, Map(String, Int128)), u Array(Map(UUID, Date)), v Variant(String, UInt8), g Geometry, "
         "b String, f FixedString(3), x UUID, k Array(UUID)"
     )
     name = nodes.table(columns)
     key = "61f0c404-5cb3-11e7-907b-a6006ad3dba0"
     nodes.shards[0][0].execute(
         f"INSERT INTO {name} SELECT map('x', ['1.2.3.4', NULL]), map('k', toDateTime(5)), "
-        f"map(18446744073709551615, map('', -5)), [map('{key}', toDate(7))], NULL, unhex('ff00'), "
+        f"map(18446744073709551615, map('', -5)), [map('{key}', toDate(7))], NULL, NULL, unhex('ff00'), "
         f"unhex('ff0000'), '{key}', ['{key}']"
     )
     schema = read(spark, nodes, name).schema
@@ -249,7 +249,8 @@ def test_maps_bytes_and_variants_come_as_they_are(spark: SparkSession, nodes: Se
     at = dt.datetime.fromtimestamp(5)
     assert [row.asDict() for row in reader.load(name).collect()] == [{
         "e": {"x": ["1.2.3.4", None]}, "t": {"k": at}, "n": {Decimal(2**64 - 1): {"": "-5"}},
-        "u": [{key: dt.date(1970, 1, 8)}], "v": None, "b": b"\xff\0", "f": b"\xff\0\0", "x": key, "k": [key],
+        "u": [{key: dt.date(1970, 1, 8)}], "v": None, "g": None, "b": b"\xff\0", "f": b"\xff\0\0",
+        "x": key, "k": [key],
     }]  # fmt: skip
 
 
