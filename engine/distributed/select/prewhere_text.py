@@ -63,6 +63,10 @@ class Prewhere:
             end = _clause_end(cursor, end + 1)
         return [*found, Edit(tokens[end - 1].end, tokens[end - 1].end, ")")]
 
+    def removal(self, cursor: Cursor) -> Edit:
+        """Takes it away, if it has gone elsewhere."""
+        return Edit(cursor.tokens[self.at].start, cursor.tokens[self.end - 1].end, "")
+
     def as_written(self, cursor: Cursor, called: Collection[str], columns: Collection[str]) -> str:
         """The condition without what the text calls the table, if it names nothing but `columns`, which
         nothing else in the text is called like, and functions; else empty."""

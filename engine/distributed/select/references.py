@@ -83,11 +83,12 @@ def alias_behind(sql: str, end: int) -> str:
     return read_behind(cursor, cursor.at_offset(end)).alias(cursor)
 
 
-def without_modifiers(sql: str, end: int) -> list[Edit]:
-    """Takes FINAL and SAMPLE away behind the table whose name, or call, ends at an offset."""
+def modifiers_behind(sql: str, end: int) -> tuple[str, list[Edit]]:
+    """FINAL and SAMPLE behind the table whose name, or call, ends at an offset, and what takes them away."""
     cursor = Cursor(sql)
-    edit = read_behind(cursor, cursor.at_offset(end)).without_modifiers(cursor)
-    return [edit] if edit is not None else []
+    behind = read_behind(cursor, cursor.at_offset(end))
+    edit = behind.without_modifiers(cursor)
+    return behind.modifiers(cursor), [] if edit is None else [edit]
 
 
 def read_behind(cursor: Cursor, at: int) -> Behind:

@@ -15,7 +15,7 @@ from engine.errors import Code, SqlError
 from engine.names import TableName, quote_identifier, quote_string
 from engine.node.distributed.reading.settings_around import settings_of_statement
 from engine.node.distributed.reading.table_filters import filter_of
-from engine.node.distributed.reading.view_places import ViewPlace, whole_names
+from engine.node.distributed.reading.view_places import OF_TARGET, ViewPlace, whole_names
 from engine.node.distributed.reading.view_types import with_declared_types
 from engine.node.distributed.reading.view_virtuals import Virtuals
 from engine.node.distributed.registry.tables import DistributedTables
@@ -87,7 +87,7 @@ class DistributedViews:
             places = {ref: ViewPlace(ref.start, ref.end, name) for ref, name in others if name in views}
             settings = settings_of_statement(asked, sql)
             virtuals = Virtuals(sql, await self._columns(list(views)) if Virtuals.may_be_in(sql) else {})
-            columns = await self._columns_beside_array_joins(sql, places.values())
+            columns = await self._needed_columns(sql, places.values(), views)
             edits: list[Edit] = []
             for ref, place in places.items():
                 select = _filtered(asked, settings, sql, place, views[place.view])
@@ -108,7 +108,7 @@ class DistributedViews:
             call: ViewPlace(call.start, call.end, name) for call, name in calls.items() if name in views
         }
         settings = settings_of_statement(asked, sql)
-        columns = await self._columns_beside_array_joins(sql, places.values())
+        columns = await self._needed_columns(sql, places.values(), views)
         edits = database_edits(Cursor(sql), list(views), [(call.start, call.end) for call in calls])
         for call, place in places.items():
             select = _filtered(asked, settings, sql, place, with_arguments(views[place.view], call))
@@ -135,12 +135,12 @@ class DistributedViews:
             before.update(fresh)
         return found | {name: select for name, select in fresh.items() if select}
 
-    async def _columns_beside_array_joins(
-        self, sql: str, places: Iterable[ViewPlace]
+    async def _needed_columns(
+        self, sql: str, places: Iterable[ViewPlace], views: Mapping[TableName, str]
     ) -> Mapping[TableName, frozenset[str]]:
-        """The columns of views; none of those that no ARRAY JOIN is beside."""
-        found = await self._columns([place.view for place in places if place.is_beside_array_join(sql)])
-        return defaultdict(frozenset, found)
+        """The columns of views where they are needed, else none."""
+        needed = [place.view for place in places if place.needs_columns(sql, views[place.view])]
+        return defaultdict(frozenset, await self._columns(needed))
 
     async def _columns(self, names: Sequence[TableName]) -> Mapping[TableName, frozenset[str]]:
         """The columns of views."""
@@ -173,7 +173,7 @@ class DistributedViews:
                     "ORDER BY position"
                 )
                 listed = ", ".join(quote_identifier(column) for (column,) in columns)
-                select = f"SELECT {listed} FROM {TableName(*target).quoted}"
+                select = f"SELECT {listed} FROM {TableName(*target).quoted} {OF_TARGET}"
             found.append((database, name, select))
         return found
 
