@@ -56,13 +56,13 @@ def test_settings_of_a_subquery_hold_on_the_shards_of_its_tables(world: World, s
 
 
 OF_TARGETS = """
-SELECT count(), sum(age) FROM into_people FINAL
-SELECT count(), sum(p.age) FROM into_people AS p FINAL PREWHERE p.age % 2 = 0 WHERE id > 30
-SELECT count(), max(name) FROM into_people PREWHERE name LIKE '%2' WHERE id > 30
-SELECT count(), sum(p.age) FROM events AS e JOIN into_people AS p FINAL USING id PREWHERE p.age < 20
-SELECT count() FROM people WHERE id IN (SELECT id FROM into_people FINAL PREWHERE age = 5)
-SELECT count(), sum(id) FROM into_people SETTINGS final = 1
-SELECT count(), sum(id) FROM around_people FINAL
+SELECT count(), sum(age) FROM fed FINAL
+SELECT count(), sum(p.age) FROM fed AS p FINAL PREWHERE p.age % 2 = 0 WHERE id > 30
+SELECT count(), max(name) FROM fed PREWHERE name LIKE '%2' WHERE id > 30
+SELECT count(), sum(p.age) FROM events AS e JOIN fed AS p FINAL USING id PREWHERE p.age < 20
+SELECT count() FROM people WHERE id IN (SELECT id FROM fed FINAL PREWHERE age = 5)
+SELECT count(), sum(id) FROM fed SETTINGS final = 1
+SELECT count(), sum(id) FROM around FINAL
 """
 
 
@@ -70,8 +70,8 @@ def test_a_materialized_view_is_read_with_what_is_for_its_target(world: World) -
     for database in ("one", "d"):
         for sql in (
             "TABLE source (id UInt64, name String, age Nullable(UInt8)) ENGINE = Null",
-            "MATERIALIZED VIEW into_people TO people (age Nullable(UInt8), id UInt64, name String) AS FROM source",
-            "VIEW around_people AS SELECT * FROM into_people",
+            "MATERIALIZED VIEW fed TO people (age Nullable(UInt8), id UInt64, name String) AS FROM source",
+            "VIEW around AS SELECT * FROM fed",
         ):
             world.bench.ask(f"CREATE {sql}", database)
     for sql in OF_TARGETS.strip().splitlines():
