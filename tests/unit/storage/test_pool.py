@@ -41,6 +41,15 @@ async def test_what_a_failed_statement_had_written_is_in_no_other_result(pool: C
         assert (await session.query("SELECT 1")).text == "1\n"
 
 
+@pytest.mark.parametrize(
+    "hint", ["-- { serverError UNKNOWN_TABLE }", "/* { error 60 } */", "# { clientError 60 }"]
+)
+async def test_an_error_is_one_whatever_a_comment_expects(pool: ChdbPool, hint: str) -> None:
+    with pytest.raises(SqlError) as caught:
+        await pool.query(f"DROP TABLE nosuch {hint}")
+    assert caught.value.code == 60
+
+
 async def test_error_codes_have_clickhouses_names(pool: ChdbPool) -> None:
     numbers = ", ".join(str(int(code)) for code in Code)
     result = await pool.query(f"SELECT errorCodeToName(toInt32(arrayJoin([{numbers}])))", format="TSVRaw")

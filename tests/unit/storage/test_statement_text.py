@@ -4,7 +4,7 @@ import pytest
 
 from engine.errors import SqlError
 from engine.storage.errors import sql_error
-from engine.storage.statement_text import insert_with_rows, select_into
+from engine.storage.statement_text import insert_with_rows, select_into, sendable
 
 
 @pytest.mark.parametrize(
@@ -109,3 +109,18 @@ def test_an_insert_that_selects_from_its_rows_reads_them_from_a_table() -> None:
         "1,x",
     )
     assert insert_with_rows("INSERT INTO t SELECT input FROM u FORMAT CSV") is None
+
+
+@pytest.mark.parametrize(
+    ("sql", "sent"),
+    [
+        ("DROP TABLE t -- { serverError 60 }", "DROP TABLE t " + " " * 21),
+        ("DROP TABLE /* {\n error X } */ t", "DROP TABLE " + " " * 4 + "\n" + " " * 13 + " t"),
+        ("SELECT '-- { serverError 60 }' -- { error }", "SELECT '-- { serverError 60 }' " + " " * 12),
+        ("SELECT 1 -- an error, { echo }", None),
+        ("SELECT '{\"error\": 1}' -- it's {'error': 1}", None),
+        ("SELECT ' -- { error }", None),
+    ],
+)
+def test_comments_that_tell_which_error_is_expected_are_blank(sql: str, sent: str | None) -> None:
+    assert sendable(sql) == (sql if sent is None else sent)
