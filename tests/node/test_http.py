@@ -662,6 +662,11 @@ def test_a_statement_without_words_is_an_empty_query(node: RunningNode, sql: str
     assert node.post(sql).code == 62
 
 
+@pytest.mark.parametrize("word", ["exit", "quit;", ":q", "\\d", "\\l", "??"])
+def test_words_to_a_client_are_no_statements(node: RunningNode, word: str) -> None:
+    assert node.post(word).code == 62
+
+
 def test_a_role_that_nobody_has_is_refused(node: RunningNode) -> None:
     reply = node.post("SELECT 1", role="admin")
     assert (reply.status, reply.code) == (403, 512)
