@@ -402,7 +402,7 @@ class StatementRouter:
                 "Cannot execute query in readonly mode."
                 + (_GET_IS_READONLY if asked.is_readonly and not asked.session.is_readonly else ""),
             )
-        if statement.kind is StatementKind.OTHER:  # chDB takes `exit`, `\\d` and such for words to a client
+        if statement.kind is StatementKind.OTHER:  # chDB takes `exit` and such for words to a client
             await asked.check_syntax()
         check_statement(statement, asked.sql)
         check_settings(asked.settings)
