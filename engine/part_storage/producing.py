@@ -84,7 +84,7 @@ class Producer:
             "merge",
             result.partition_id,
             lambda: [self._readable(name) for name in sources],
-            local_names=[*map(str, sources)] if self._keeps_block_numbers(connection) else (),
+            local_names=[*map(str, sources)] if self._goes_by_names(connection) else (),
         )
         try:
             if options.keep_expired:
@@ -203,6 +203,12 @@ class Producer:
     def _keeps_block_numbers(self, connection: Connection) -> bool:
         """Whether what is made has a column of the numbers in the names of its sources."""
         return self._scratch.has_setting(connection, "enable_block_number_column")
+
+    def _goes_by_names(self, connection: Connection) -> bool:
+        """Whether what a merge makes depends on numbers or levels in the names of its sources."""
+        return self._keeps_block_numbers(connection) or self._scratch.has_setting(
+            connection, "min_level_for_wide_part"
+        )
 
     def _filled(
         self,

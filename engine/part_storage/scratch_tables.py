@@ -38,7 +38,7 @@ _OF_SCRATCH = {
     "inactive_parts_to_throw_insert": "0",
 }
 
-_ON = ("1", "true")
+_OFF = ("0", "false")
 _LOOKS, _LOOK_PAUSE_S = 50, 0.02
 """For a table under its name, which chDB may have given to another one a moment ago."""
 _DROP_PAUSE_S = 1.0
@@ -100,16 +100,18 @@ class ScratchTables:
         return read
 
     def has_setting(self, connection: Connection, name: str) -> bool:
-        """Whether the table has a setting of this name that is on. Of a GraphiteMergeTree, too, whose
-        definition is whole only with rules that stand elsewhere."""
+        """Whether the table has a setting of this name that is on, or a number that is not 0. Of a
+        GraphiteMergeTree, too, whose definition is whole only with rules that stand elsewhere."""
         known = self.known_definition
         if known is None:
             with suppress(SqlError):
                 known = self.definition(connection)
         if known is not None:
-            return dict(known.settings).get(name, "0") in _ON
+            return dict(known.settings).get(name, "0") not in _OFF
         words = [token.text for token in scan(self.create_text(connection)) if token.is_significant]
-        return any(words[at : at + 3] in ([name, "=", value] for value in _ON) for at in range(len(words)))
+        return any(
+            words[at : at + 2] == [name, "="] and words[at + 2] not in _OFF for at in range(len(words) - 2)
+        )
 
     def create_text(self, connection: Connection, table: TableName | None = None) -> str:
         """chDB's own text of the table, or of another. Raises SqlError 60 UNKNOWN_TABLE."""

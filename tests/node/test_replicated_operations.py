@@ -44,6 +44,18 @@ def test_a_partition_that_is_merged_is_left_alone_if_that_is_wanted(pair: Pair) 
     assert pair.n1.query(f"SELECT parts, active_parts FROM system.tables WHERE name = '{t}'") == "1\t1\n"
 
 
+def test_merged_parts_are_wide_from_the_level_on_that_the_table_says(pair: Pair) -> None:
+    settings = "min_bytes_for_wide_part = 0, min_rows_for_wide_part = 0, min_level_for_wide_part = 2"
+    t = pair.table(rest=f"ORDER BY k SETTINGS {settings}")
+    for number in range(2):
+        pair.n1.query(f"INSERT INTO {t} VALUES ({number}, 'x')")
+    for level, kind in ((1, "Compact"), (2, "Wide"), (3, "Wide")):
+        pair.n1.query(f"OPTIMIZE TABLE {t} FINAL SETTINGS alter_sync = 2")
+        shown = pair.same(f"SELECT name, part_type FROM system.parts WHERE table = '{t}'")
+        assert shown == f"all_0_1_{level}\t{kind}\n"
+    assert pair.rows(t) == "0\tx\n1\tx\n"
+
+
 def test_whether_rows_of_a_select_are_deduplicated_can_be_chosen(pair: Pair) -> None:
     t = pair.table()
     for choice, select, count in (
