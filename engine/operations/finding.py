@@ -37,6 +37,7 @@ class FindingKind(enum.StrEnum):
     KEEPER_FULL = "keeper-full"
     DISK_FULL = "disk-full"
     CLOCK_SKEW = "clock-skew"
+    CONFIG_DIFFERS = "config-differs"
     BROKEN_SPOOL = "broken-spool"
     SPOOL_BACKLOG = "spool-backlog"
     ORPHANED_REPLICA = "orphaned-replica"

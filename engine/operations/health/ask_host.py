@@ -17,6 +17,7 @@ from engine.errors import Code, NodeUnavailable, OnclusterError, ReplyLost, SqlE
 from engine.names import HostId, TableName, quote_identifier, quote_string
 from engine.operations.health.facts import (
     ClockFacts,
+    ConfigurationFacts,
     DetachedFacts,
     DiskFacts,
     Gap,
@@ -43,7 +44,10 @@ _NO_ENTRY = frozenset(
         Code.ACCESS_DENIED,
     }
 )
-_TABLES = ("replicas", "replication_queue", "mutations", "distribution_queue", "disks", "detached_parts")
+_TABLES = (
+    *("replicas", "replication_queue", "mutations", "distribution_queue", "disks", "detached_parts"),
+    *("clusters", "macros"),
+)
 _NUMBER = "toInt64(toUInt64({}))"
 _UNIX = "toInt64(toUInt32({}))"
 """Times as Unix seconds: a server writes them in its own time zone otherwise."""
@@ -118,9 +122,10 @@ async def ask_host(site: Site, host: HostId, *, path: str = "") -> HostFacts:
         tables = [replica.table for replica in replicas]
         queue, mutations = await asyncio.gather(_queue(asking, tables), _mutations(asking, tables))
         return _facts(asking, version, replicas=replicas, queue=queue, mutations=mutations)
-    (replicas, queue, mutations), (spools, disks, detached, clock) = await asyncio.gather(
+    (replicas, queue, mutations), (spools, disks, detached), (clock, configuration) = await asyncio.gather(
         asyncio.gather(_replicas(asking), _queue(asking), _mutations(asking)),
-        asyncio.gather(_spools(asking), _disks(asking), _detached(asking), _clock(asking, version)),
+        asyncio.gather(_spools(asking), _disks(asking), _detached(asking)),
+        asyncio.gather(_clock(asking, version), _configuration(asking)),
     )
     return _facts(
         asking,
@@ -132,6 +137,7 @@ async def ask_host(site: Site, host: HostId, *, path: str = "") -> HostFacts:
         disks=disks,
         detached=detached,
         clock=clock,
+        configuration=configuration,
     )
 
 
@@ -317,6 +323,27 @@ async def _detached(asking: _Asking) -> tuple[DetachedFacts, ...]:
             TableName(row["database"], row["table"]), row.get("name", 0), row.get("modification_time", 0)
         )
         for row in rows
+    )
+
+
+async def _configuration(asking: _Asking) -> ConfigurationFacts:
+    replicas, macros = await asyncio.gather(
+        asking.rows(
+            "clusters",
+            {"shard_num": _NUMBER, "host_name": "{}", "port": _NUMBER},
+            where=f"WHERE cluster = {quote_string(asking.site.cluster)} ORDER BY shard_num, replica_num",
+            needed=("cluster", "shard_num", "replica_num", "host_name", "port"),
+        ),
+        asking.rows("macros", {"macro": "{}", "substitution": "{}"}, needed=("macro", "substitution")),
+    )
+    shards: dict[int, tuple[HostId, ...]] = {}
+    for row in replicas:
+        at = row["shard_num"]
+        shards[at] = (*shards.get(at, ()), HostId(row["host_name"], row["port"]))
+    silent = {gap.what for gap in asking.not_said}
+    return ConfigurationFacts(
+        shards=None if "system.clusters" in silent else shards,
+        macros=None if "system.macros" in silent else {row["macro"]: row["substitution"] for row in macros},
     )
 
 

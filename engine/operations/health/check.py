@@ -12,6 +12,7 @@ from typing import Any
 
 from engine.config.health_model import HealthSettings
 from engine.operations.finding import Finding, FindingKind, Severity, worst
+from engine.operations.health.check_configuration import check_configuration
 from engine.operations.health.check_ddl import check_ddl
 from engine.operations.health.check_hosts import check_hosts
 from engine.operations.health.check_keeper import check_keeper
@@ -32,6 +33,7 @@ Check = Callable[[ClusterFacts, HealthSettings], Iterable[Finding]]
 CHECKS: tuple[Check, ...] = (
     check_keeper,
     check_hosts,
+    check_configuration,
     check_replicas,
     check_tables,
     check_queues,

@@ -152,6 +152,15 @@ class NotSaid:
 
 
 @dataclass(frozen=True, slots=True)
+class ConfigurationFacts:
+    """What a host was configured with: the cluster's shards by number, none if it does not know the cluster,
+    and its macros. None where it did not say."""
+
+    shards: Mapping[int, tuple[HostId, ...]] | None = None
+    macros: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class HostFacts:
     """All that one host said. With `silence` there is nothing but `error`."""
 
@@ -166,6 +175,7 @@ class HostFacts:
     disks: tuple[DiskFacts, ...] = ()
     detached: tuple[DetachedFacts, ...] = ()
     clock: ClockFacts | None = None
+    configuration: ConfigurationFacts = ConfigurationFacts()
     unreadable: tuple[Unreadable, ...] = ()
     not_said: tuple[NotSaid, ...] = ()
     knows_replicas: bool = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -38,6 +38,8 @@ COLUMNS = {
     "broken_data_files error_count is_blocked",
     "disks": "name path free_space total_space",
     "detached_parts": "database table name modification_time reason",
+    "clusters": "cluster shard_num replica_num host_name port",
+    "macros": "macro substitution",
 }
 """What a server of today has; texts begin empty, numbers 0."""
 _TEXTS = re.compile("database|table|path|name|exception|reason|type|command|id|part$")
@@ -75,13 +77,20 @@ def host(number: int = 1, **facts: Any) -> HostFacts:
     return HostFacts(HOSTS[number - 1], **({"version": (26, 9)} | facts))
 
 
+def shards_known(hosts: Sequence[HostId] = HOSTS) -> list[dict[str, Any]]:
+    """Rows of `system.clusters`: two replicas to a shard."""
+    return [
+        {"shard_num": at // 2 + 1, "host_name": host.host, "port": host.port} for at, host in enumerate(hosts)
+    ]
+
+
 @dataclass
 class FakeNode:
     """Answers like a server. `tables` are rows of `system.…`; `answers` are (pattern, rows or an error to
     raise or to await); `on_command` is called with each statement that changes something."""
 
     name: str
-    tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    tables: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: {"clusters": shards_known()})
     columns: dict[str, str] = field(default_factory=lambda: dict(COLUMNS))
     answers: list[tuple[str, Any]] = field(default_factory=list)
     on_command: Callable[[str], Any] = lambda sql: None

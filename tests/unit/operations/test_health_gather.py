@@ -16,7 +16,7 @@ from engine.operations.finding import FindingKind, Severity
 from engine.operations.health import Depth, Metric, check_health, record_health
 from engine.operations.health.ask_keeper_servers import ask_keeper_servers, parse_mntr, parse_srvr
 from engine.operations.health.facts import Gap
-from tests.unit.operations.health_support import PATH, FakeNode, register
+from tests.unit.operations.health_support import PATH, FakeNode, register, shards_known
 from tests.unit.operations.support import CLUSTER, HOSTS, simulated, site
 
 K = FindingKind
@@ -327,3 +327,32 @@ async def test_a_keeper_server_may_be_silent_or_forbid_words():
 def test_severities_are_those_of_the_worst(tmp_path):
     assert looked(tmp_path).worst is None
     assert looked(tmp_path, lambda nodes: nodes[0].replica(queue_size=99)).worst is Severity.WARNING
+
+
+def test_hosts_that_know_another_cluster_or_none_are_named_with_the_difference(tmp_path):
+    def change(nodes):
+        nodes[1].tables["clusters"] = shards_known(HOSTS[:3])
+        nodes[2].tables["clusters"] = []
+        nodes[3].columns.pop("clusters")
+
+    other, none = looked(tmp_path, change).findings
+    assert (other.kind, other.host) == (K.CONFIG_DIFFERS, "n2:9000")
+    assert "shard 2 is n3:9000 there and n3:9000 + n4:9000 here" in other.what
+    assert "shard 1" not in other.what
+    assert (none.kind, none.host) == (K.CONFIG_DIFFERS, "n3:9000")
+    assert "does not know the cluster" in none.what
+
+
+def test_hosts_with_the_same_macros_are_one_replica_to_themselves(tmp_path):
+    def macros(**texts):
+        return [{"macro": name, "substitution": text} for name, text in texts.items()]
+
+    def change(nodes):
+        nodes[0].tables["macros"] = macros(shard="1", replica="a")
+        nodes[1].tables["macros"] = macros(shard="1", replica="a")
+        nodes[2].tables["macros"] = macros(shard="2", replica="a")
+        nodes[3].tables["macros"] = macros(cluster="c")
+
+    (found,) = looked(tmp_path, change).findings
+    assert (found.kind, found.host) == (K.CONFIG_DIFFERS, "")
+    assert "n1:9000, n2:9000 have the same macros (replica=a, shard=1)" in found.what

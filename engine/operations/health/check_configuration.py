@@ -1,0 +1,84 @@
+"""Checks what hosts were configured with: all of them have to know the same cluster, as we do, and no two may
+take themselves for the same replica.
+
+Where the queue is in Keeper no host tells: one that looks elsewhere is found by entries that wait for it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+from engine.config.health_model import HealthSettings
+from engine.names import HostId
+from engine.operations.finding import Finding, FindingKind, Severity
+from engine.operations.health.facts import ClusterFacts, HostFacts
+from engine.operations.health.making import finding
+from engine.wording import listed
+
+Shards = Mapping[int, tuple[HostId, ...]]
+
+_REPLICA = "replica"
+"""The macro that tells replicas of one table apart, in ClickHouse's own default_replica_name, too."""
+
+
+def check_configuration(facts: ClusterFacts, settings: HealthSettings) -> Iterator[Finding]:
+    """CONFIG_DIFFERS."""
+    alike: dict[tuple[tuple[str, str], ...], list[HostId]] = defaultdict(list)
+    for host in facts.hosts.values():
+        theirs = host.configuration.shards
+        if theirs is not None and _members(theirs) != _members(facts.shards):
+            yield _other_cluster(facts, host, theirs)
+        macros = host.configuration.macros or {}
+        if _REPLICA in macros:
+            alike[tuple(sorted(macros.items()))].append(host.host)
+    for same, hosts in alike.items():
+        if len(hosts) > 1:
+            yield _one_replica(facts, dict(same), hosts)
+
+
+def _members(shards: Shards) -> dict[int, frozenset[HostId]]:
+    """In which order a shard has its replicas is its own matter."""
+    return {number: frozenset(hosts) for number, hosts in shards.items()}
+
+
+def _other_cluster(facts: ClusterFacts, host: HostFacts, theirs: Shards) -> Finding:
+    name = host.host.readable
+    if theirs:
+        ours = facts.shards
+        differing = [
+            f"shard {number} is {_named(theirs, number)} there and {_named(ours, number)} here"
+            for number in sorted({*theirs, *ours})
+            if frozenset(theirs.get(number, ())) != frozenset(ours.get(number, ()))
+        ]
+        what = f"{name} knows another {facts.cluster} than we do: {listed(differing, most=5)}."
+    else:
+        what = f"{name} does not know the cluster {facts.cluster}, to which it belongs here."
+    return finding(
+        facts,
+        FindingKind.CONFIG_DIFFERS,
+        Severity.WARNING,
+        what,
+        "Make <remote_servers> of all servers and of this configuration the same: ON CLUSTER, Distributed "
+        "tables and checks go by it.",
+        host=host.host,
+        subject="remote_servers",
+    )
+
+
+def _named(shards: Shards, number: int) -> str:
+    return " + ".join(host.readable for host in shards.get(number, ())) or "nothing"
+
+
+def _one_replica(facts: ClusterFacts, macros: Mapping[str, str], hosts: list[HostId]) -> Finding:
+    names = [host.readable for host in hosts]
+    said = listed([f"{name}={text}" for name, text in macros.items()], most=5)
+    return finding(
+        facts,
+        FindingKind.CONFIG_DIFFERS,
+        Severity.WARNING,
+        f"{listed(names)} have the same macros ({said}): each takes itself for the same replica.",
+        f"Give each of them a {{{_REPLICA}}} of its own in <macros>. Until then a replicated table whose "
+        "path is made of macros can be on one of them only.",
+        subject=f"macros of {', '.join(names)}",
+    )
