@@ -34,6 +34,7 @@ class Session:
 
     def __init__(self, **settings: str) -> None:
         self.settings = settings
+        self.parameters: dict[str, str] = {}
 
 
 class Node:
