@@ -5,7 +5,7 @@ Safety argument.
 2. The driver counts the rows in the winners' staging tables, and has the servers evaluate the sharding key on
    them. A number other than the one that the attempt reported, or a row that belongs to another shard, ends
    the job here, with nothing written.
-3. The decision is recorded (`records.decide`): from here on the job is committed, and every later run of it
+3. The decision is recorded (`decisions`): from here on the job is committed, and every later run of it
    only carries out the recorded plan. Of two drivers one decides; the other carries out the same plan.
 4. On each shard a run of the commit gathers the winners' parts in a table of its own, by hard links. Parts
    are the same whoever gathers them. Where parts alone say what was moved (rows added to a Replicated table),
@@ -36,8 +36,9 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
-from engine.errors import NodeUnavailable, ReplyLost
-from spark_apps.clickhouse_cluster import records, staging
+from engine.errors import ReplyLost, Unavailable
+from spark_apps.clickhouse_cluster import staging
+from spark_apps.clickhouse_cluster.decisions import Decisions, Progress
 from spark_apps.clickhouse_cluster.http import Server
 from spark_apps.clickhouse_cluster.moves import RowsMissing, rows_of
 from spark_apps.clickhouse_cluster.records import Mode, Plan
@@ -49,7 +50,9 @@ from spark_apps.clickhouse_cluster.target import Target
 log = logging.getLogger(__name__)
 
 
-def decide(plan: Plan, target: Target, servers: Sequence[Server]) -> tuple[Plan, list[Ahead] | None]:
+def decide(
+    plan: Plan, target: Target, servers: Sequence[Server], decisions: Decisions
+) -> tuple[Plan, list[Ahead] | None]:
     """Steps 2 and 3, and beside them what nobody minds if it was for nothing: see step 4.
 
     Gives the plan that was decided, and if that is this one, how far this run is. Raises RowsMissing,
@@ -71,7 +74,7 @@ def decide(plan: Plan, target: Target, servers: Sequence[Server]) -> tuple[Plan,
             work.require_no_strangers(found.result())
         for fits in fitting:
             fits.result()
-        decided = records.decide(servers[0], plan)
+        decided = decisions.decide(plan)
         if decided is not plan:
             return decided, None
         return plan, [
@@ -96,6 +99,7 @@ def carry_out(
     plan: Plan,
     target: Target,
     servers: Sequence[Server],
+    decisions: Decisions,
     *,
     ahead: Sequence[Ahead] | None = None,
     replicas_wait_s: float = 0,
@@ -107,9 +111,8 @@ def carry_out(
     Raises RowsMissing, RowsTooMany, ReplicasDiffer, EqualRows, UnknownOutcome, NodeUnavailable; the job stays
     committed then, and another run goes on.
     """
-    coordinator = servers[0]
     begun: Sequence[Ahead] = ahead or ()
-    if ahead is not None or not records.is_done(coordinator, plan.job):
+    if ahead is not None or decisions.progress(plan.job)[0] is not Progress.DONE:
         target = target.of_plan(servers)
         works: Sequence[ShardCommit] = [
             ShardCommit(plan, number, server, target) for number, server in enumerate(servers)
@@ -129,7 +132,7 @@ def carry_out(
             is_replaced = Mode(plan.mode) is Mode.OVERWRITE_PARTITIONS
             touched = [ids if is_replaced else sorted(shard.parts) for shard in begun]
             require_equal_replicas(target, servers, touched, wait_s=replicas_wait_s)
-            records.record_done(coordinator, plan.job)
+            decisions.record_done(plan.job)
             for recorded in recording:
                 if recorded is not None:
                     recorded.result()
@@ -139,6 +142,6 @@ def carry_out(
         for server, shard in zip(servers, begun, strict=False)
     }
     try:
-        staging.sweep(servers, plan.job, known=left)
-    except (NodeUnavailable, ReplyLost) as error:  # the next load there drops it, a week from now
+        staging.sweep(servers, plan.job, known=left, done_of=decisions.done_of)
+    except (Unavailable, ReplyLost) as error:  # a later load there drops it
         log.warning("spark.staging_left job=%s error=%s", plan.job, error.message)

@@ -12,6 +12,8 @@ Safety argument.
 3. Before a block is posted its digest is recorded under the token, on the coordinator: the next run may post
    to another replica of a shard, which knows the tokens as well. An attempt that finds another digest ends
    before it posts. Of two attempts at the same time one finds the other's, at the latest.
+   An attempt that finds that another one has recorded its block posts it only if the table surely remembers
+   what that one may have posted (`remembered`).
 4. The post is one block to the server, and the table stores each partition of it once.
 5. The commit looks at all records: each token of the winners has one digest, and there are no others. Then it
    counts: a shard has at least what it had and what was posted; if it has more, no two new parts are equal.
@@ -36,11 +38,15 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from engine.errors import ConfigError, OnclusterError, UnknownOutcome
+from engine.errors import ConfigError, NodeUnavailable, OnclusterError, UnknownOutcome
 from engine.names import TableName, quote_string
 from spark_apps.clickhouse_cluster import proof, records, staging
-from spark_apps.clickhouse_cluster.moves import REMEMBERED_S, RowsMissing
-from spark_apps.clickhouse_cluster.records import Event, Mode, Plan, Progress, ShardPlan, Staged
+from spark_apps.clickhouse_cluster.decisions import Progress
+from spark_apps.clickhouse_cluster.http import Server
+from spark_apps.clickhouse_cluster.insert_settings import at_once, deduplicated
+from spark_apps.clickhouse_cluster.moves import RowsMissing
+from spark_apps.clickhouse_cluster.records import Event, Mode, Plan, ShardPlan, Staged
+from spark_apps.clickhouse_cluster.remembered import is_remembered, newest_block
 from spark_apps.clickhouse_cluster.replicas import require_equal_replicas
 from spark_apps.clickhouse_cluster.split import Piece
 from spark_apps.clickhouse_cluster.target import Target, column_list
@@ -49,11 +55,11 @@ from spark_apps.clickhouse_cluster.writer import Attempt, Job
 log = logging.getLogger(__name__)
 
 _TOKENS_SINCE = (22, 1)
-_POSTS = TableName(staging.DATABASE, "posts")
+REMEMBERED_S = 1800
+"""So long at least tables remember tokens: half of the shortest default of all versions."""
+_POSTS = TableName(staging.DATABASE, "posted")
 # One block for the server, whatever it arrives in.
 _ONE_BLOCK = {
-    "async_insert": "0",
-    "insert_deduplicate": "1",
     "max_partitions_per_insert_block": "0",
     "min_insert_block_size_rows": "1000000000",
     "min_insert_block_size_bytes": "1000000000000",
@@ -94,7 +100,7 @@ def _require_direct(target: Target, mode: Mode) -> None:
         raise ConfigError(
             "Partitions are replaced by way of staging only.", hint="Leave out delivery=direct."
         )
-    if target.version < _TOKENS_SINCE or not target.deduplicates:
+    if target.version < _TOKENS_SINCE or not target.window.blocks:
         raise ConfigError(
             f"{target.table} does not deduplicate by tokens, which delivery=direct needs.",
             hint="That takes a Replicated table, or non_replicated_deduplication_window, on 22.1 or later.",
@@ -106,14 +112,21 @@ def begin_direct(job: Job) -> Job:
     if job.before is not Progress.NOTHING:
         return job
     _require_direct(job.target, job.mode)
-    job.coordinator.execute(
-        f"CREATE TABLE IF NOT EXISTS {_POSTS.quoted} (job String, token String, digest String, "
-        "at DateTime DEFAULT now()) ENGINE = MergeTree ORDER BY (job, token) TTL at + INTERVAL 7 DAY"
-    )
-    begun = records.recorded(job.coordinator, job.key)[Event.BEGUN]
+    coordinator = _coordinator(job)
+    try:
+        records.prepare(coordinator)
+        coordinator.execute(
+            f"CREATE TABLE IF NOT EXISTS {_POSTS.quoted} (job String, token String, digest String, "
+            "attempt String, newest String, at DateTime) ENGINE = MergeTree ORDER BY (job, token) "
+            "TTL at + INTERVAL 7 DAY"
+        )
+    except NodeUnavailable as error:
+        error.hint = "Only that replica records what is posted: start it, or leave out delivery=direct."
+        raise
+    begun = records.recorded(coordinator, job.key)[Event.BEGUN]
     if not begun:
         facts = {"at": int(time.time()), "clocks": _clocks(job.target), "before": _counts(job.target)}
-        records.record(job.coordinator, job.key, Event.BEGUN, {"": facts})
+        records.record(coordinator, job.key, Event.BEGUN, {"": facts})
     elif (age_s := int(time.time()) - int(begun[""]["at"])) > REMEMBERED_S:
         raise UnknownOutcome(
             f"An earlier run of this job began {age_s // 60} minutes ago and did not end. "
@@ -121,6 +134,11 @@ def begin_direct(job: Job) -> Job:
             hint="Look what it wrote, remove that, and use another job_id.",
         )
     return job
+
+
+def _coordinator(job: Job) -> Server:
+    """Where every run of the job records what it posts: nobody else knows it."""
+    return job.target.shards[0].replicas[0] if job.options.job_id else job.target.shards[0].replica
 
 
 class DirectWriter(DataSourceArrowWriter):
@@ -166,6 +184,8 @@ class DirectAttempt(Attempt):
     def __init__(self, job: Job, names: Sequence[str], task: int) -> None:
         super().__init__(job, names, task, 0)
         self._task = task
+        self._id = staging.new_nonce()
+        self._newest: dict[int, str] = {}
         self.blocks: list[Block] = []
 
     def _open(self, shard: int) -> None:
@@ -176,20 +196,61 @@ class DirectAttempt(Attempt):
         number = sum(block.shard == piece.shard for block in self.blocks)
         digest = hashlib.sha256(piece.body).hexdigest()
         block = Block(piece.shard, f"{job.key}-{self._task}-{piece.shard}-{number}", digest, piece.rows)
-        line = {"job": job.key, "token": block.token, "digest": digest}
-        sql = f"INSERT INTO {_POSTS.quoted} (job, token, digest) FORMAT JSONEachRow"
-        job.coordinator.execute(sql, body=json.dumps(line).encode())
+        self._record(block)
         if _digests(job, token=block.token) != {block.token: {digest}}:
             raise NotReproducible(
                 f"block {number} of task {self._task} for shard {piece.shard + 1} is another"
             )
+        self._require_remembered(block)
         columns = column_list(self._names)
         server.execute(
             f"INSERT INTO {job.target.table.quoted} ({columns}) FORMAT {self._splitter.format}",
             body=piece.body,
-            settings={**_ONE_BLOCK, "insert_deduplication_token": block.token},
+            settings={
+                **_ONE_BLOCK,
+                **at_once(server),
+                **deduplicated(server),
+                "insert_deduplication_token": block.token,
+            },
         )
         self.blocks.append(block)
+
+    def _record(self, block: Block) -> None:
+        target, shard = self._job.target, block.shard
+        if shard not in self._newest:
+            self._newest[shard] = newest_block(
+                target.shards[shard].replica, target, target.keeper_paths[shard]
+            )
+        line = {
+            "job": self._job.key,
+            "token": block.token,
+            "digest": block.digest,
+            "attempt": self._id,
+            "newest": self._newest[shard],
+            "at": int(time.time()),
+        }
+        sql = f"INSERT INTO {_POSTS.quoted} FORMAT JSONEachRow"
+        coordinator = _coordinator(self._job)
+        coordinator.execute(sql, body=json.dumps(line).encode(), settings=at_once(coordinator))
+
+    def _require_remembered(self, block: Block) -> None:
+        """That the table still knows the block if another attempt has posted it. Raises UnknownOutcome."""
+        target, shard = self._job.target, block.shard
+        server, path = target.shards[shard].replica, target.keeper_paths[shard]
+        others = _coordinator(self._job).rows(
+            f"SELECT DISTINCT newest, toUInt32(at) AS at FROM {_POSTS.quoted} "
+            f"WHERE job = {quote_string(self._job.key)} AND token = {quote_string(block.token)} "
+            f"AND attempt != {quote_string(self._id)}"
+        )
+        for one in others:
+            if not is_remembered(server, target, path, newest=one["newest"], at=int(one["at"])):
+                raise UnknownOutcome(
+                    f"A block of task {self._task} for shard {shard + 1} was posted before, and "
+                    f"{target.table} on {server} may have forgotten its token: so many others came since.",
+                    hint="Nobody can tell whether its rows are there. Look what the load wrote, remove that, "
+                    "and use another job_id, without delivery=direct or with a larger "
+                    "replicated_deduplication_window.",
+                )
 
 
 def finish(job: Job, messages: Sequence[TaskPosted]) -> None:
@@ -198,7 +259,7 @@ def finish(job: Job, messages: Sequence[TaskPosted]) -> None:
     if plan is None:
         blocks = [block for message in messages for block in message.blocks]
         shards, posted_to = [], list[list[str]]()
-        begun = records.recorded(job.coordinator, job.key)[Event.BEGUN][""]
+        begun = records.recorded(_coordinator(job), job.key)[Event.BEGUN][""]
         before, clocks = begun["before"], begun["clocks"]
         there = _counts(job.target)
         ours, posted = {block.token: {block.digest} for block in blocks}, _digests(job)
@@ -222,14 +283,14 @@ def finish(job: Job, messages: Sequence[TaskPosted]) -> None:
         require_equal_replicas(job.target, written, posted_to, wait_s=job.options.replicas_wait_s)
         table = str(job.target.table)
         plan = Plan(job.key, job.epoch, table, Mode.DIRECT.value, int(time.time()), tuple(shards))
-        records.decide(job.coordinator, plan)
-    records.record_done(job.coordinator, plan.job)
+        job.decisions.decide(plan)
+    job.decisions.record_done(plan.job)
 
 
 def _digests(job: Job, *, token: str = "") -> dict[str, set[str]]:
     """By token, the digests under which a block of the job was posted; of one token, if it is given."""
     one = f" AND token = {quote_string(token)}" if token else ""
-    rows = job.coordinator.rows(
+    rows = _coordinator(job).rows(
         f"SELECT DISTINCT token, digest FROM {_POSTS.quoted} WHERE job = {quote_string(job.key)}{one}"
     )
     found: dict[str, set[str]] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from engine.sql.tokens import TokenKind, tokenize
 
@@ -16,11 +17,27 @@ _VERSIONED = re.compile(
 )
 
 
-def deduplicates(engine_full: str, *, is_replicated: bool) -> bool:
-    """Whether the table stores blocks with a known token once."""
-    name = "replicated_deduplication_window" if is_replicated else "non_replicated_deduplication_window"
-    found = re.search(rf"\b{name} = (\d+)", engine_full)
-    return int(found.group(1)) > 0 if found else is_replicated
+@dataclass(frozen=True, slots=True)
+class Window:
+    """So many of its last blocks a table knows at least, for so long; 0 where it stores all that comes."""
+
+    blocks: int
+    seconds: int
+
+
+_SMALLEST = Window(100, 3600)
+"""Of a Replicated table that says nothing, in any version."""
+
+
+def deduplication_window(engine_full: str, *, is_replicated: bool) -> Window:
+    def given(name: str, otherwise: int) -> int:
+        found = re.search(rf"\b{name} = (\d+)", engine_full)
+        return int(found.group(1)) if found else otherwise
+
+    if not is_replicated:
+        return Window(given("non_replicated_deduplication_window", 0), _SMALLEST.seconds)
+    name = "replicated_deduplication_window"
+    return Window(given(name, _SMALLEST.blocks), given(f"{name}_seconds", _SMALLEST.seconds))
 
 
 def sign_and_version(engine_full: str) -> str:

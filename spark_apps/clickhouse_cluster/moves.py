@@ -37,13 +37,10 @@ from spark_apps.clickhouse_cluster.altered import HAD_OTHER_COLUMNS
 from spark_apps.clickhouse_cluster.altered_meanwhile import End, settle
 from spark_apps.clickhouse_cluster.http import Server
 from spark_apps.clickhouse_cluster.records import Event
+from spark_apps.clickhouse_cluster.remembered import is_within
 from spark_apps.clickhouse_cluster.staging import Blocks, Parts, last_block
 from spark_apps.clickhouse_cluster.target import Column, Target, columns_of
 
-REMEMBERED_S = 1800
-"""So long at least Keeper remembers attached parts: half of the shortest default window of all versions."""
-_REMEMBERED = 100
-"""And so many: the smallest default window of all versions."""
 _REFUSED_FROM_NOTHING = Code.BAD_ARGUMENTS
 """What newer servers say of REPLACE PARTITION out of a table that is there and has no such partition."""
 _AT_ONCE = 16
@@ -199,8 +196,7 @@ class Moves:
         blocks, when they are too old or too many. An intent that saw no block has but numbers to go by."""
         if after := str(intent.get("after", "")):
             return staging.has_block(self.server, self.keeper_path, after)
-        age_s = int(time.time()) - int(str(intent["at"]))
-        return age_s <= REMEMBERED_S and known.number < _REMEMBERED
+        return is_within(self.target.window, since_s=int(str(intent["at"])), blocks=known.number)
 
     def _append_old(self, partition_id: str, intent: Mapping[str, object] | None) -> None:
         """Servers that show no hashes: after the move there are new nodes under `blocks/`, one per part."""

@@ -1,12 +1,7 @@
-"""What is remembered of a job, on the servers themselves.
+"""A job's plan, and what is remembered of its moves on the servers themselves.
 
-The decision is a view whose text is the plan: CREATE VIEW is atomic, carries its content, and fails when the
-view is there, on every server there is. Whoever makes it first has decided; everybody else carries out that
-plan. It stands on one replica, the coordinator: the first of the first shard.
-
-    decided_<job>       on the coordinator: which attempts won, with how many rows for each shard
-    done_<job>          on the coordinator: everything of it is in the table
-    ledger              on each shard's replica: what happened to each partition, for a year
+Which plan is the job's is in `decisions`. The table `ledger`, on each shard's replica, says for a year what
+happened to each partition.
 """
 
 from __future__ import annotations
@@ -18,10 +13,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from engine.errors import Code, ReplyLost, SqlError
+from engine.errors import Code, SqlError
 from engine.names import TableName, quote_string
 from spark_apps.clickhouse_cluster import staging
 from spark_apps.clickhouse_cluster.http import Server
+from spark_apps.clickhouse_cluster.insert_settings import at_once
 
 _LEDGER = TableName(staging.DATABASE, "ledger")
 _KEPT_S = 90 * 24 * 3600
@@ -93,68 +89,6 @@ class Plan:
         return cls(**raw | {"shards": shards, "partitions": tuple(raw["partitions"])})
 
 
-def decide(coordinator: Server, plan: Plan) -> Plan:
-    """Make this the job's plan, or learn which one is.
-
-    A statement whose reply was lost may be carried out at any time, also when the job has been given up and
-    its staging is gone. So it is sent again: whichever of both comes first decides, and the other one fails.
-    Raises ReplyLost when all replies are lost.
-    """
-    view = TableName(staging.DATABASE, f"decided_{plan.job}")
-    sql = f"CREATE VIEW {view.quoted} AS SELECT {quote_string(plan.to_json())} AS plan"
-    for last in (False, False, True):
-        try:
-            # A plan of some thousand tasks is longer than a server reads unasked.
-            coordinator.execute(sql, settings={"max_query_size": str(4 * len(sql))})
-            return plan
-        except ReplyLost:
-            if last:
-                raise
-        except SqlError as error:
-            found = decision(coordinator, plan.job) if error.code == Code.TABLE_ALREADY_EXISTS else None
-            if found is None:
-                raise
-            return found
-    raise AssertionError
-
-
-class Progress(enum.Enum):
-    """How far a job got."""
-
-    NOTHING = "nothing"
-    DECIDED = "decided"
-    DONE = "done"
-
-
-def progress(coordinator: Server, job: str) -> tuple[Progress, Plan | None]:
-    """How far the job got, and the plan that was decided, if any."""
-    decided = f"decided_{job}"
-    names = staging.tables(coordinator, f"d%{job}")
-    if decided not in names:
-        return Progress.NOTHING, None
-    rows = coordinator.rows(f"SELECT plan FROM {TableName(staging.DATABASE, decided).quoted}")
-    plan = Plan.from_json(rows[0]["plan"])
-    return Progress.DONE if f"done_{job}" in names else Progress.DECIDED, plan
-
-
-def decision(coordinator: Server, job: str) -> Plan | None:
-    """The plan that was decided, if any."""
-    return progress(coordinator, job)[1]
-
-
-def is_done(coordinator: Server, job: str) -> bool:
-    return bool(staging.tables(coordinator, f"done_{job}"))
-
-
-def record_done(coordinator: Server, job: str) -> None:
-    view = TableName(staging.DATABASE, f"done_{job}")
-    try:
-        coordinator.execute(f"CREATE VIEW {view.quoted} AS SELECT toUInt64({int(time.time())}) AS at")
-    except SqlError as error:
-        if error.code != Code.TABLE_ALREADY_EXISTS:
-            raise
-
-
 def prepare(server: Server) -> None:
     """Make what jobs need on a server, and drop what nobody needs any more.
 
@@ -170,10 +104,10 @@ def prepare(server: Server) -> None:
     staging.sweep_old(server, names)
 
 
-def forget(coordinator: Server, job: str) -> None:
-    """Drop the records of a job that is done and that nobody will repeat."""
+def forget(server: Server, job: str) -> None:
+    """Drop the views that say what a job has decided, and that it is done."""
     for prefix in ("decided_", "done_"):
-        staging.drop(coordinator, TableName(staging.DATABASE, f"{prefix}{job}"))
+        staging.drop(server, TableName(staging.DATABASE, f"{prefix}{job}"))
 
 
 def _create_ledger(server: Server) -> None:
@@ -196,7 +130,8 @@ def record(server: Server, job: str, event: Event, facts: Mapping[str, Mapping[s
     ]
     if lines:
         body = "\n".join(map(json.dumps, lines)).encode()
-        server.execute(f"INSERT INTO {_LEDGER.quoted} FORMAT JSONEachRow", body=body)
+        sql = f"INSERT INTO {_LEDGER.quoted} FORMAT JSONEachRow"
+        server.execute(sql, body=body, settings=at_once(server))
 
 
 def last_batch(server: Server, stream: str) -> int:

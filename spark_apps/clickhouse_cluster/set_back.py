@@ -5,7 +5,7 @@ checkpoint: an older copy, one that was made anew, or one that has lost its last
 batches have numbers that were there before, and maybe other rows: to write them may write rows twice, to
 leave them out may lose some.
 
-So what each batch wrote is recorded in the ledger, where its job was decided, before the job of the batch
+So what each batch wrote is recorded where its job was decided, before the job of the batch
 before it is forgotten. A query that is set back is refused, unless its user has named it (`job_id`), which
 says that the batches are the same again: then they are left out, as long as they have as many rows as they
 had. The last batch is left out on the same condition, whoever repeats it.
@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
-from engine.errors import NodeUnavailable, Refused, ReplyLost, Unavailable
-from spark_apps.clickhouse_cluster import records, staging
-from spark_apps.clickhouse_cluster.http import Server
+from engine.errors import Refused
+from spark_apps.clickhouse_cluster import staging
+from spark_apps.clickhouse_cluster.decisions import Decisions
 from spark_apps.clickhouse_cluster.options import Placement
+from spark_apps.clickhouse_cluster.outcome import ask_all
 from spark_apps.clickhouse_cluster.records import Plan
 from spark_apps.clickhouse_cluster.target import Target
 
@@ -40,7 +40,7 @@ def is_written_again(
     last, where = _last(target, key)
     if batch >= last or where is None:
         return False
-    had = records.rows_of_batch(where, key, batch)
+    had = where.rows_of_batch(key, batch)
     what = f"Batch {batch} of the query {query} comes after batch {last}, which is in {target.name}"
     if not is_named:
         raise SetBack(
@@ -57,10 +57,9 @@ def is_written_again(
     return True
 
 
-def record_written(coordinator: Server, target: Target, query: str, batch: int, rows: int) -> None:
+def record_written(decisions: Decisions, target: Target, query: str, batch: int, rows: int) -> None:
     """That a batch is done."""
-    key = staging.job_key(query, target)
-    records.record(coordinator, key, records.Event.BATCH, {str(batch): {"rows": rows}})
+    decisions.record_batch(staging.job_key(query, target), batch, rows)
 
 
 def rows_written(plan: Plan, target: Target) -> int:
@@ -80,23 +79,10 @@ def require_same_rows(target: Target, query: str, batch: int, *, had: int, given
         )
 
 
-def _last(target: Target, key: str) -> tuple[int, Server | None]:
-    """The last batch that is recorded, and who says so: a replica of the first shard, or of another one,
-    which was the first once. Raises Unavailable."""
-    first, *others = target.shards
-    servers = [*first.replicas, *(server for shard in others for server in shard.replicas)]
-
-    def ask(server: Server) -> int:
-        try:
-            return records.last_batch(server, key)
-        except (NodeUnavailable, ReplyLost) as error:
-            if server not in first.replicas:
-                return -1
-            raise Unavailable(
-                f"Nobody can tell which batches were written before: {error}", hint="Start that replica."
-            ) from error
-
-    with ThreadPoolExecutor(len(servers)) as pool:
-        found = zip(pool.map(ask, servers), servers, strict=True)
-        last, where = max(found, key=lambda one: one[0])
+def _last(target: Target, key: str) -> tuple[int, Decisions | None]:
+    """The last batch that is recorded, and where. Raises Unavailable."""
+    found = ask_all(
+        target, lambda one: one.last_batch(key), what="which batches of the stream were written before"
+    )
+    where, last = max(found, key=lambda one: one[1])
     return last, where if last >= 0 else None

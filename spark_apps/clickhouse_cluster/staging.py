@@ -65,6 +65,8 @@ _DROPS_WAIT_SINCE = (20, 10)
 _KEPT_S = 7 * 24 * 3600
 _LISTINGS = 100
 _DROPS_AT_ONCE = 4
+_STAGED = "_" * 19 + "%x%"
+"""LIKE `s_<job>_<epoch>…`: names of other things that are here are shorter, or have no x."""
 _BLOCKS = re.compile(r"\A[^_]+_\d+_(\d+)_\d+(?:_\d+)?\Z")
 """Of a part's name."""
 
@@ -319,8 +321,10 @@ def sweep(
     epoch: str = "",
     *,
     known: Mapping[Server, Iterable[str]] | None = None,
+    done_of: Callable[[frozenset[str]], frozenset[str]] = lambda _: frozenset(),
 ) -> None:
-    """On each server, drop what the job's runs left, or what one of them did; at once what is `known`.
+    """On each server, drop what the job's runs left, or what one of them did; at once what is `known`. Of
+    other jobs that is dropped which `done_of` says are done: their drivers may not have got at this server.
 
     Raises what the first that failed says, when all were asked.
     """
@@ -333,10 +337,13 @@ def sweep(
 
             first = list(dict.fromkeys((known or {}).get(server, ())))
             dropping = [drops.submit(drop_one, name) for name in first]
+            names = [name for name in tables(server, _STAGED) if name not in first]
+            others = frozenset(name.split("_")[1] for name in names) - {job}
+            done = done_of(others) if others else frozenset()
             dropping += [
                 drops.submit(drop_one, name)
-                for name in tables(server, f"%{job}%")
-                if name.startswith((f"s_{job}_{epoch}", f"c_{job}_{epoch}")) and name not in first
+                for name in names
+                if name.startswith((f"s_{job}_{epoch}", f"c_{job}_{epoch}")) or name.split("_")[1] in done
             ]
             for one in dropping:
                 one.result()

@@ -45,9 +45,9 @@ def batch_writer(table: str, **options: str) -> Callable[[DataFrame, int], None]
         is_repeated = earlier(target, key).plan is not None
         batch.write.format(FORMAT).options(**job).mode("append").save(table)
         found = earlier(target, key)
-        if found.plan is not None and found.coordinator is not None:
+        if found.plan is not None and found.decisions is not None:
             had = rows_written(found.plan, target)
-            record_written(found.coordinator, target, query_id, batch_id, had)
+            record_written(found.decisions, target, query_id, batch_id, had)
             forget_what_is_not_repeated(target, query_id, batch_id)
             if is_repeated:
                 require_same_rows(target, query_id, batch_id, had=had, given=batch.count())

@@ -104,7 +104,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         job = job.looked_at_again()
         plan = finish(job, staged)
         had = rows_written(plan, job.target)
-        record_written(job.coordinator, job.target, query, batchId, had)
+        record_written(job.decisions, job.target, query, batchId, had)
         forget_what_is_not_repeated(job.target, query, batchId)
         require_same_rows(job.target, query, batchId, had=had, given=given)
 

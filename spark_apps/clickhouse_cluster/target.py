@@ -21,8 +21,9 @@ from engine.names import TableName, quote_identifier, quote_string
 from engine.sql.tokens import tokenize
 from spark_apps.clickhouse_cluster.addresses import default_database, shards_of
 from spark_apps.clickhouse_cluster.engine_text import (
+    Window,
     clauses,
-    deduplicates,
+    deduplication_window,
     descending_keys,
     settings,
     sign_and_version,
@@ -76,13 +77,12 @@ class Shard:
 class Target:
     """`table` is the local one. `keeper_paths` are those of its shards, empty where it is not replicated.
     `sorting_key` has the directions where one is DESC. `settings` are those of its own that decide what it
-    may look like, `ttl` is what removes its rows when they are old.
+    may look like, `ttl` is what removes its rows when they are old. `window` is of blocks that it knows.
 
-    `deduplicates`: a block with a token that the table knows is not stored again. `sign_and_version` are
-    the columns of a VersionedCollapsingMergeTree, whose parts only its like takes. `views` are the
-    materialized views that read what is inserted into the local tables, and `views_over_distributed` those
-    of the Distributed one, whose columns are `columns_of_distributed` if it has a sharding key. `years` are
-    those that Date32 and DateTime64 hold on every shard, where there are such columns.
+    `sign_and_version` are the columns of a VersionedCollapsingMergeTree, whose parts only its like takes.
+    `views` are the materialized views that read what is inserted into the local tables, and
+    `views_over_distributed` those of the Distributed one, whose columns are `columns_of_distributed` if it
+    has a sharding key. `years` are those that Date32 and DateTime64 hold on every shard, where there are any.
     """
 
     name: TableName
@@ -98,7 +98,7 @@ class Target:
     settings: str
     keeper_paths: tuple[str, ...]
     timezone: str
-    deduplicates: bool
+    window: Window
     ttl: str = ""
     sign_and_version: str = ""
     views: str = ""
@@ -258,7 +258,7 @@ class Target:
             **_structure(facts),
             keeper_paths=tuple(one.keeper_path for one in seen),
             timezone=facts["timezone"],
-            deduplicates=deduplicates(facts["engine_full"], is_replicated=bool(seen[0].keeper_path)),
+            window=deduplication_window(facts["engine_full"], is_replicated=bool(seen[0].keeper_path)),
             views=", ".join(dict.fromkeys(one.facts["views"] for one in seen if one.facts["views"])),
             views_over_distributed=over,
             columns_of_distributed=declared,

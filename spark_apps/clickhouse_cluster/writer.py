@@ -19,17 +19,19 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from engine.errors import Code, ConfigError, OnclusterError, SqlError
+from engine.errors import Code, ConfigError, NodeUnavailable, OnclusterError, ReplyLost, SqlError
 from spark_apps.clickhouse_cluster import commit, records, staging
 from spark_apps.clickhouse_cluster.collector import spare_the_modules
+from spark_apps.clickhouse_cluster.decisions import Decisions, Progress
 from spark_apps.clickhouse_cluster.http import Server
+from spark_apps.clickhouse_cluster.insert_settings import at_once
 from spark_apps.clickhouse_cluster.key_types import require_types_of_key
 from spark_apps.clickhouse_cluster.moves import RowsMissing
 from spark_apps.clickhouse_cluster.options import Options
-from spark_apps.clickhouse_cluster.outcome import earlier
+from spark_apps.clickhouse_cluster.outcome import earlier, new_decisions
 from spark_apps.clickhouse_cluster.partition_ids import require_partition_ids
 from spark_apps.clickhouse_cluster.proof import RowsTooMany
-from spark_apps.clickhouse_cluster.records import Mode, Plan, Progress, ShardPlan, Staged
+from spark_apps.clickhouse_cluster.records import Mode, Plan, ShardPlan, Staged
 from spark_apps.clickhouse_cluster.shards_apart import require_shards_apart
 from spark_apps.clickhouse_cluster.split import Piece, Splitter
 from spark_apps.clickhouse_cluster.target import Target, column_list
@@ -53,11 +55,12 @@ class TaskStaged(WriterCommitMessage):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One load: where it goes, and under which names. `name` is the job_id that finds it again. `plan` is
-    what was decided before, if anything."""
+    """One load: where it goes, and under which names. `name` is the job_id that finds it again. `decisions`
+    has its plan, `plan` is what was decided before, if anything."""
 
     options: Options
     target: Target
+    decisions: Decisions
     key: str
     epoch: str
     name: str
@@ -80,7 +83,8 @@ class Job:
         epoch = staging.new_epoch()
         name = options.job_id or epoch
         key = staging.job_key(name, target)
-        job = cls(options, target, key, epoch, name, mode, Progress.NOTHING, None)
+        decisions = new_decisions(target, alone=_meeting_place(options, target))
+        job = cls(options, target, decisions, key, epoch, name, mode, Progress.NOTHING, None)
         if options.job_id:
             job = job.looked_at_again()
         if job.before is Progress.NOTHING:
@@ -98,22 +102,25 @@ class Job:
     def looked_at_again(self) -> Job:
         """With what the servers say now. Raises Unavailable."""
         found = earlier(self.target, self.key)
-        target = _decided_on(self.target, found.coordinator)
-        return replace(self, target=target, before=found.progress, plan=found.plan)
-
-    @property
-    def coordinator(self) -> Server:
-        return self.target.shards[0].replica
+        decisions = found.decisions or self.decisions
+        target = _staged_beside(self.target, decisions)
+        return replace(self, target=target, decisions=decisions, before=found.progress, plan=found.plan)
 
 
-def _decided_on(target: Target, coordinator: Server | None) -> Target:
-    """With the coordinator that the job has, or else with the one that every driver of it chooses, whichever
-    replica was the first to answer: two that decide on two servers would both write."""
-    coordinator = coordinator or target.shards[0].replicas[0]
-    if coordinator == target.shards[0].replica:
+def _meeting_place(options: Options, target: Target) -> Server:
+    """Where one server decides: of a job that other drivers may have as well, the one that all of them
+    choose, whichever replica was the first to answer. Two that decide on two servers would both write."""
+    first = target.shards[0]
+    return first.replicas[0] if options.job_id else first.replica
+
+
+def _staged_beside(target: Target, decisions: Decisions) -> Target:
+    """With the first shard's rows where the decisions are, if one server has them."""
+    server = decisions.server
+    if server is None or server == target.shards[0].replica:
         return target
-    records.prepare(coordinator)
-    return target.with_coordinator(coordinator)
+    records.prepare(server)
+    return target.with_coordinator(server)
 
 
 class ClusterWriter(DataSourceArrowWriter):
@@ -214,7 +221,7 @@ class Attempt:
         server.execute(
             f"INSERT INTO {self._table.quoted} ({column_list(self._names)}) FORMAT {self._splitter.format}",
             body=piece.body,
-            settings={} if target.is_old else _INSERT_SETTINGS,
+            settings={} if target.is_old else {**_INSERT_SETTINGS, **at_once(server)},
         )
 
     def _wait(self) -> None:
@@ -244,7 +251,7 @@ def finish(job: Job, messages: Sequence[WriterCommitMessage | None]) -> Plan:
 def _done_by_another(job: Job) -> Plan | None:
     """The plan of the load if it is done."""
     try:
-        progress, plan = records.progress(job.coordinator, job.key)
+        progress, plan = job.decisions.progress(job.key)
     except OnclusterError:
         return None
     return plan if progress is Progress.DONE else None
@@ -253,7 +260,7 @@ def _done_by_another(job: Job) -> Plan | None:
 def _say_how_to_go_on(job: Job, error: Exception) -> None:
     """A decided load is half in the table, and a new one beside it would write its rows twice."""
     try:
-        is_decided = records.decision(job.coordinator, job.key) is not None
+        is_decided = job.decisions.progress(job.key)[1] is not None
         state = "The load is decided and may be in the table in part"
     except OnclusterError:
         is_decided, state = True, "Nobody can tell now whether the load was decided"
@@ -274,36 +281,47 @@ def _finish(job: Job, messages: Sequence[WriterCommitMessage | None]) -> Plan:
     if plan is None:
         winners = [cast(TaskStaged, message) for message in messages if message is not None]
         proposed = _plan(job, sorted(winners, key=lambda winner: winner.task))
+        servers = [shard.replica for shard in job.target.shards]
         try:
-            plan, ahead = commit.decide(proposed, job.target, [shard.replica for shard in job.target.shards])
+            plan, ahead = commit.decide(proposed, job.target, servers, job.decisions)
         except RowsMissing:
             # Another driver that had the job's id may have decided, and dropped them.
-            plan = records.decision(job.coordinator, job.key)
+            plan = job.decisions.progress(job.key)[1]
             if plan is None:
                 raise
-    # Whoever has the plan may have got another address since.
-    servers = [job.coordinator, *servers_of(plan, job.target, job.options)[1:]]
+    servers = servers_of(plan, job.target, job.options, beside=job.decisions.server)
     wait_s = job.options.replicas_wait_s
-    commit.carry_out(plan, job.target, servers, ahead=ahead, replicas_wait_s=wait_s)
+    commit.carry_out(plan, job.target, servers, job.decisions, ahead=ahead, replicas_wait_s=wait_s)
+    if job.plan is None and plan.epoch != job.epoch:
+        _drop_mine(job)
     return plan
+
+
+def _drop_mine(job: Job) -> None:
+    """What this run staged, where another run's plan is carried out that may have staged elsewhere."""
+    try:
+        staging.sweep((shard.replica for shard in job.target.shards), job.key, job.epoch)
+    except (NodeUnavailable, ReplyLost) as error:  # a later load there drops it
+        log.warning("spark.staging_left job=%s error=%s", job.key, error.message)
 
 
 def give_up(job: Job) -> None:
     """Drop what this run staged, unless the job was decided: then a later run needs it."""
-    if job.before is Progress.NOTHING and records.decision(job.coordinator, job.key) is None:
+    if job.before is Progress.NOTHING and job.decisions.progress(job.key)[1] is None:
         staging.sweep((shard.replica for shard in job.target.shards), job.key, job.epoch)
 
 
-def servers_of(plan: Plan, target: Target, options: Options) -> list[Server]:
+def servers_of(plan: Plan, target: Target, options: Options, *, beside: Server | None) -> list[Server]:
     """The servers that hold the plan's staging tables, by shard: as the target knows them, else as others are
-    asked."""
+    asked. `beside` is the first shard's, which may have got another address since."""
     known = {(server.host, server.port): server for shard in target.shards for server in shard.replicas}
     scheme = options.servers[0].scheme
-    return [
+    servers = [
         known.get((shard.host, shard.port))
         or Server(shard.host, shard.port, scheme, options.user, options.password)
         for shard in plan.shards
     ]
+    return servers if beside is None else [beside, *servers[1:]]
 
 
 def _plan(job: Job, winners: Sequence[TaskStaged]) -> Plan:

@@ -159,6 +159,9 @@ def tables_go_with_their_test() -> Iterator[None]:
     for server, drop in MADE[before:]:
         server.execute(drop)
     del MADE[before:]
+    for server in STARTED:
+        for name in staging.tables(server, "jobs_%"):
+            server.execute(f"DROP TABLE {TableName(staging.DATABASE, name).quoted} SYNC")
 
 
 @pytest.fixture(scope="session", autouse=True)

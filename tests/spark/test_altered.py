@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 
 from engine.errors import Code, SqlError
-from spark_apps.clickhouse_cluster import altered_meanwhile, records, staging
+from spark_apps.clickhouse_cluster import altered_meanwhile, staging
 from spark_apps.clickhouse_cluster.altered_meanwhile import End, settle
+from spark_apps.clickhouse_cluster.decisions import Progress
 from spark_apps.clickhouse_cluster.moves import Moves
-from spark_apps.clickhouse_cluster.records import Mode, Progress
+from spark_apps.clickhouse_cluster.records import Mode
 from spark_apps.clickhouse_cluster.writer import Job, TaskStaged, finish
 from tests.few import few_first
 from tests.spark.conftest import Servers
-from tests.spark.test_faults import Crash, attempt, begin, is_once, make_table
+from tests.spark.test_faults import Crash, attempt, begin, end_before_done, is_once, make_table
 
 pytestmark = pytest.mark.slow
 
@@ -79,13 +80,10 @@ def test_rows_that_were_written_once_more_and_moved_are_known_when_their_driver_
     job = begin(nodes, table)
     messages = two_tasks(job)
 
-    def crash(*_: object) -> None:
-        raise Crash
-
     with monkeypatch.context() as patch:
         altered_in_the_middle(patch, nodes, table, "DROP COLUMN s")
         patch.setattr(Moves, "record_moved", lambda moves, ids: None)
-        patch.setattr(records, "record_done", crash)
+        end_before_done(patch)
         with pytest.raises(Crash):
             finish(job, messages)
     assert is_once(nodes, table)

@@ -12,9 +12,10 @@ import pytest
 
 from engine.errors import UnknownOutcome
 from spark_apps.clickhouse_cluster import direct, replicas
+from spark_apps.clickhouse_cluster.decisions import Progress
 from spark_apps.clickhouse_cluster.moves import Moves, RowsMissing
 from spark_apps.clickhouse_cluster.proof import PartSeen, RowsOnWrongShard, RowsTooMany, twins
-from spark_apps.clickhouse_cluster.records import Mode, Progress
+from spark_apps.clickhouse_cluster.records import Mode
 from spark_apps.clickhouse_cluster.replicas import Contents, Likeness, ReplicasDiffer, State, likeness
 from spark_apps.clickhouse_cluster.split import Splitter
 from spark_apps.clickhouse_cluster.writer import Attempt, TaskStaged, finish, give_up
@@ -266,7 +267,7 @@ def test_blocks_that_were_stored_twice_are_found(nodes: Servers, monkeypatch: py
     table = make_table(nodes)
     post(begin_direct(nodes, table))
     again = begin_direct(nodes, table)
-    monkeypatch.setitem(direct._ONE_BLOCK, "insert_deduplicate", "0")
+    monkeypatch.setattr(direct, "deduplicated", lambda _: {"insert_deduplicate": "0"})
     posted = post(again)
     with pytest.raises(RowsTooMany, match="a second time"):
         direct.finish(again, [posted])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,13 +14,14 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from engine.errors import ConfigError, UnknownOutcome
 from spark_apps.clickhouse_cluster import direct, records
+from spark_apps.clickhouse_cluster.decisions import Progress
 from spark_apps.clickhouse_cluster.direct import DirectAttempt, NotReproducible, TaskPosted, begin_direct
 from spark_apps.clickhouse_cluster.moves import RowsMissing
 from spark_apps.clickhouse_cluster.options import Options
-from spark_apps.clickhouse_cluster.records import Mode, Progress
+from spark_apps.clickhouse_cluster.records import Mode
 from spark_apps.clickhouse_cluster.writer import Job
 from tests.spark.conftest import Servers
-from tests.spark.test_faults import ROWS, failing_once, is_once, make_table
+from tests.spark.test_faults import ROWS, Crash, end_before_done, failing_once, is_once, make_table
 
 pytestmark = pytest.mark.slow
 
@@ -73,8 +75,8 @@ def test_a_driver_that_ended_between_decision_and_end_is_done_with_the_next_run(
     table = make_table(nodes)
     job = begin(nodes, table)
     with monkeypatch.context() as patch:
-        patch.setattr(records, "record_done", _crash)
-        with pytest.raises(KeyboardInterrupt):
+        end_before_done(patch)
+        with pytest.raises(Crash):
             direct.finish(job, [post(job)])
     again = begin(nodes, table)
     assert again.before is Progress.DECIDED
@@ -140,6 +142,36 @@ def test_a_run_after_the_tokens_may_be_forgotten_is_refused(
         begin(nodes, table)
     monkeypatch.setattr(records, "_KEPT_S", -3600)
     begin(nodes, table)  # the id may be used again
+
+
+@pytest.mark.parametrize("replicated", [True, False], ids=["replicated", "plain"])
+def test_a_block_whose_token_the_table_may_have_forgotten_is_not_posted_again(
+    nodes: Servers, replicated: bool
+) -> None:
+    """1. A task posts, and its driver ends. 2. Others write more than the table remembers, and all is merged.
+    3. The driver is started again: the table would store its rows twice, and no part would show it."""
+    place = nodes if replicated else nodes.one_each
+    prefix = "" if replicated else "non_"
+    settings = f"{prefix}replicated_deduplication_window = 3, old_parts_lifetime = 1"
+    if replicated:
+        settings += (
+            ", cleanup_delay_period = 1, cleanup_delay_period_random_add = 0, max_cleanup_delay_period = 1"
+        )
+    rest = f"ORDER BY a SETTINGS {settings}"
+    table = place.table("a UInt32, s String", rest=rest, replicated=replicated)
+    written = [shard[0] for shard in place.shards]
+    for server in written:
+        server.execute(f"INSERT INTO {table} VALUES (1000, 'before')")
+    post(begin(place, table))
+    for server, path in zip(written, begin(place, table).target.keeper_paths, strict=True):
+        for number in range(4):
+            server.execute(f"INSERT INTO {table} VALUES ({2000 + number}, 'other')")
+        known = f"SELECT count() FROM system.zookeeper WHERE path = '{path}/blocks'"
+        while replicated and int(server.text(known)) > 3:
+            time.sleep(0.1)
+    with pytest.raises(UnknownOutcome, match="may have forgotten its token"):
+        post(begin(place, table))
+    assert sum(place.counts(table)) == ROWS + 2 * 5
 
 
 def test_tables_that_do_not_deduplicate_and_overwriting_are_refused(nodes: Servers) -> None:

@@ -22,11 +22,13 @@ from engine.errors import NodeUnavailable, OnclusterError, ReplyLost, SqlError, 
 from engine.names import TableName
 from engine.testing.local_cluster import Call, LocalCluster
 from spark_apps.clickhouse_cluster import records, staging
+from spark_apps.clickhouse_cluster.decisions import OnOneServer, Progress
 from spark_apps.clickhouse_cluster.http import Server
 from spark_apps.clickhouse_cluster.moves import Moves, RowsMissing
 from spark_apps.clickhouse_cluster.options import Options
-from spark_apps.clickhouse_cluster.records import Event, Mode, Plan, Progress, ShardPlan, Staged
+from spark_apps.clickhouse_cluster.records import Event, Mode, Plan, ShardPlan, Staged
 from spark_apps.clickhouse_cluster.shard_commit import ShardCommit
+from spark_apps.clickhouse_cluster.shared_decisions import Shared
 from spark_apps.clickhouse_cluster.writer import Attempt, Job, TaskStaged, finish, give_up
 from tests.few import few_first
 from tests.spark.conftest import Servers
@@ -143,7 +145,7 @@ def test_a_driver_that_ended_in_the_middle_of_the_commit_goes_on(
 
     with monkeypatch.context() as patch:
         patch.setattr(records, "record", record)
-        patch.setattr(records, "record_done", _crash)
+        end_before_done(patch)
         with pytest.raises(Crash):
             finish(job, messages)
     again = begin(place, table)
@@ -193,18 +195,18 @@ def test_what_a_run_did_ahead_is_nothing_where_another_plan_is_decided(
         [attempt(job, task=0, number=1, last=30, s=s), attempt(job, task=1, number=2, first=30, s=s)]
         for job, s in ((first, "one"), (second, "two"))
     ]
-    true_decide = records.decide
+    true_decide = Shared.decide
 
-    def decide(coordinator: Server, plan: Plan) -> Plan:
+    def decide(decisions: Shared, plan: Plan) -> Plan:
         if plan.epoch == first.epoch:
             with monkeypatch.context() as patch:
                 patch.setattr(Moves, "append", _crash)
                 with pytest.raises(Crash):
                     finish(second, rows[1])
-        return true_decide(coordinator, plan)
+        return true_decide(decisions, plan)
 
     with monkeypatch.context() as patch:
-        patch.setattr(records, "decide", decide)
+        patch.setattr(Shared, "decide", decide)
         assert finish(first, rows[0]).epoch == second.epoch
     for shard in nodes.shards:
         own = records.recorded(shard[0], first.key)[Event.INTENT]
@@ -253,7 +255,7 @@ def test_a_commit_that_was_left_behind_adds_nothing_when_it_goes_on(
     moves = HeldMoves(monkeypatch, "append", shards=2)
     sleeper = moves.begin(lambda: finish(job, messages))
     with monkeypatch.context() as patch:
-        patch.setattr(records, "record_done", _crash)
+        end_before_done(patch)
         with pytest.raises(Crash):
             finish(begin(place, table), [])
     moves.go_on()
@@ -328,15 +330,17 @@ def test_a_plan_may_name_thousands_of_tasks(servers: Servers) -> None:
     staged = tuple(staging.attempt_table(job.key, job.epoch, task, task).table for task in range(10_000))
     shard = ShardPlan("h", 1, tuple(Staged(table, 7) for table in staged))
     plan = Plan(job.key, job.epoch, "d.t", Mode.APPEND.value, 1, (shard,))
-    assert records.decide(job.coordinator, plan) == plan
-    assert records.decision(job.coordinator, job.key) == plan
-    records.forget(job.coordinator, job.key)
+    assert job.decisions.decide(plan) == plan
+    assert job.decisions.progress(job.key)[1] == plan
+    job.decisions.forget(job.key)
 
 
 def test_records_of_old_jobs_are_dropped_by_the_next_load(
     servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = make_table(servers)
+    """Where one server has them; those that replicas share expire."""
+    servers = servers.one_each
+    table = make_table(servers, replicated=False)
     job = begin(servers, table)
     finish(job, [attempt(job, task=0, number=1)])
     begin(servers, table, job_id="other")
@@ -353,7 +357,7 @@ def test_an_id_that_is_used_again_when_its_job_is_forgotten_is_that_of_a_new_loa
     for first, last in ((0, 30), (30, 60)):
         job = begin(place, table, mode=mode)
         finish(job, [attempt(job, task=0, number=1, first=first, last=last)])
-        records.forget(job.coordinator, job.key)
+        job.decisions.forget(job.key)
     expected = range(60) if mode is Mode.APPEND else range(30, 60)
     assert place.ask(f"SELECT a FROM {table}") == sorted(map(str, expected))
 
@@ -419,6 +423,22 @@ def test_a_server_that_is_away_keeps_no_other_one_from_dropping_what_was_staged(
     assert nodes.staging() == []
 
 
+def test_what_a_server_kept_that_was_away_when_its_load_was_done_is_dropped_by_the_next_load(
+    place: Servers, table: str
+) -> None:
+    """And what is staged for a load that is not done is left alone."""
+    done, waiting = begin(place, table), begin(place, table, job_id="waiting")
+    late = attempt(waiting, task=0, number=1, first=ROWS, last=2 * ROWS)
+    finish(done, [attempt(done, task=0, number=1)])
+    attempt(done, task=0, number=2)  # as if nobody could have dropped it
+    other = begin(place, table, job_id="other")
+    finish(other, [attempt(other, task=0, number=1, first=2 * ROWS, last=3 * ROWS)])
+    assert {name.split("_")[1] for name in place.staging()} == {waiting.key}
+    finish(waiting, [late])
+    assert is_once(place, table, rows=3 * ROWS)
+    assert place.staging() == []
+
+
 def test_giving_up_keeps_what_was_decided(
     place: Servers, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -434,6 +454,12 @@ def test_giving_up_keeps_what_was_decided(
     assert again.before is Progress.DECIDED
     finish(again, [])
     assert is_once(place, table)
+
+
+def end_before_done(patch: pytest.MonkeyPatch) -> None:
+    """A driver ends when everything of its job is in the table."""
+    for decisions in (OnOneServer, Shared):
+        patch.setattr(decisions, "record_done", _crash)
 
 
 def _crash(*_: object) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_apps.clickhouse_cluster.records import Mode, Progress
+from spark_apps.clickhouse_cluster.decisions import Progress
+from spark_apps.clickhouse_cluster.records import Mode
 from spark_apps.clickhouse_cluster.writer import finish
 from tests.spark.conftest import Servers
 from tests.spark.test_faults import ROWS, attempt, begin, is_once, make_table

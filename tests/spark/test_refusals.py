@@ -12,7 +12,6 @@ import pytest
 
 from engine.errors import Code, ConfigError, NodeUnavailable, OnclusterError, SqlError
 from engine.testing.local_cluster import LocalCluster
-from spark_apps.clickhouse_cluster import records
 from spark_apps.clickhouse_cluster.addresses import shards_of
 from spark_apps.clickhouse_cluster.http import Server
 from spark_apps.clickhouse_cluster.options import Options
@@ -337,7 +336,7 @@ def test_staged_parts_that_the_table_would_not_take_end_the_job_before_it_is_dec
         finish(job, [attempt(job, task=0, number=1)])
     assert "Nothing was written" in refused.value.hint
     assert "job_id" not in refused.value.hint
-    assert records.decision(job.coordinator, job.key) is None
+    assert job.decisions.progress(job.key)[1] is None
     give_up(job)
     assert sum(nodes.counts(table)) == 0
 

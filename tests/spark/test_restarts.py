@@ -13,16 +13,16 @@ from engine.keeper.recipes import remove_recursive
 from engine.names import TableName
 from engine.testing.local_cluster import Call, LocalCluster
 from spark_apps.clickhouse_cluster import records, staging
+from spark_apps.clickhouse_cluster.decisions import Progress
 from spark_apps.clickhouse_cluster.http import Server
 from spark_apps.clickhouse_cluster.moves import Moves, RowsMissing
 from spark_apps.clickhouse_cluster.options import Options
 from spark_apps.clickhouse_cluster.outcome import outcome_of
-from spark_apps.clickhouse_cluster.records import Progress
 from spark_apps.clickhouse_cluster.writer import Job, finish, give_up, servers_of
 from tests.few import few_first
 from tests.spark.conftest import MADE, NUMBERS, Servers
 from tests.spark.front import Front
-from tests.spark.test_faults import Crash, _crash, attempt, begin, is_once, make_table
+from tests.spark.test_faults import Crash, _crash, attempt, begin, end_before_done, is_once, make_table
 
 pytestmark = pytest.mark.slow
 
@@ -39,12 +39,16 @@ def decided_and_not_moved(servers: Servers, table: str, monkeypatch: pytest.Monk
     return job
 
 
+def _decides(request: bytes) -> bool:
+    return b"CREATE VIEW" in request or b"insert_deduplication_token" in request
+
+
 def test_a_decision_that_arrives_when_its_reply_was_given_up_decides_nothing_that_is_gone(
     servers: Servers,
 ) -> None:
     """1. The statement that decides is held up on its way, and its client gives up. 2. Whatever Spark does
     then: the job is committed, or aborted and run again. 3. The statement arrives."""
-    front = Front(servers.shards[0][0], lambda request: b"CREATE VIEW" in request and not front.lost)
+    front = Front(servers.shards[0][0], lambda request: _decides(request) and not front.lost)
     table = make_table(servers)
     place = replace(servers, shards=[[front.server, *servers.shards[0][1:]], servers.shards[1]])
     with front.running():
@@ -54,7 +58,7 @@ def test_a_decision_that_arrives_when_its_reply_was_given_up_decides_nothing_tha
             finish(job, messages)
         except OnclusterError:
             give_up(job)
-        assert b"decided_" in front.lost[0]
+        assert _decides(front.lost[0])
         front.deliver_late()
         again = begin(place, table)
         finish(again, [attempt(again, task=0, number=2)] if again.before is Progress.NOTHING else [])
@@ -98,17 +102,37 @@ def test_a_job_that_was_decided_is_carried_out_where_it_was_whatever_the_cluster
     assert place.staging() == []
 
 
+def test_no_record_and_no_row_is_written_later_than_it_is_answered_whatever_profiles_say(
+    nodes: Servers,
+) -> None:
+    """With `async_insert` and without `wait_for_async_insert` servers answer first, and a crash after that
+    answer loses what a commit relies on."""
+    table, inserts = make_table(nodes), list[bytes]()
+
+    def passes(request: bytes) -> bool:
+        inserts.extend(line for line in request.split(b"\r\n")[:1] if b"query=INSERT" in line)
+        return False
+
+    front = Front(nodes.shards[0][0], passes)
+    with front.running():
+        job = begin(replace(nodes, shards=[[front.server], nodes.shards[1]]), table)
+        finish(job, [attempt(job, task=0, number=1)])
+    into = {one for one in (b"jobs_", b"ledger", b"s_") if any(b"%60" + one in line for line in inserts)}
+    assert into == {b"jobs_", b"ledger", b"s_"}
+    assert [line for line in inserts if b"async_insert=0" not in line] == []
+
+
 def test_a_job_that_is_done_needs_no_server_that_it_was_staged_on(nodes: Servers) -> None:
     """Such as one that has left the cluster since: a load that is run again changes nothing, and succeeds."""
     table = make_table(nodes)
     job = begin(nodes, table)
     plan = finish(job, [attempt(job, task=0, number=1)])
-    records.forget(job.coordinator, job.key)
+    job.decisions.forget(job.key)
     shards = (plan.shards[0], replace(plan.shards[1], host=GONE.host, port=GONE.port))
-    records.decide(job.coordinator, replace(plan, shards=shards))
+    job.decisions.decide(replace(plan, shards=shards))
     with pytest.raises(NodeUnavailable):
         finish(begin(nodes, table), [])
-    records.record_done(job.coordinator, job.key)
+    job.decisions.record_done(job.key)
     again = begin(nodes, table)
     assert again.before is Progress.DONE
     finish(again, [])
@@ -125,7 +149,9 @@ def test_the_commit_asks_servers_as_the_attempts_did(nodes: Servers) -> None:
     options = Options.parse(given)
     job = begin(nodes, table, shards=shards, user="nobody")
     plan = finish(job, [attempt(job, task=0, number=1)])
-    assert servers_of(plan, job.target, options) == [shard.replica for shard in job.target.shards]
+    assert servers_of(plan, job.target, options, beside=None) == [
+        shard.replica for shard in job.target.shards
+    ]
     assert is_once(nodes, table)
 
 
@@ -148,7 +174,7 @@ def moved_and_not_recorded(servers: Servers, table: str, monkeypatch: pytest.Mon
     messages = [attempt(job, task=0, number=1)]
     with monkeypatch.context() as patch:
         patch.setattr(Moves, "record_moved", lambda _, ids: _crash() if ids else None)
-        patch.setattr(records, "record_done", _crash)
+        end_before_done(patch)
         with pytest.raises(Crash):
             finish(job, messages)
 

@@ -14,8 +14,10 @@ from pyspark.sql.connect.session import SparkSession as ConnectSession
 from pyspark.sql.types import LongType, StructField, StructType
 
 from engine.errors import ConfigError
+from engine.names import TableName
 from spark_apps.clickhouse_cluster import records, staging
 from spark_apps.clickhouse_cluster.options import Options
+from spark_apps.clickhouse_cluster.outcome import new_decisions
 from spark_apps.clickhouse_cluster.set_back import SetBack, is_written_again, record_written
 from spark_apps.clickhouse_cluster.stream import batch_writer
 from spark_apps.clickhouse_cluster.stream_writer import StreamWriter
@@ -37,8 +39,11 @@ def files(directory: Path, *, number: int) -> Path:
 
 
 def done_jobs(servers: Servers) -> set[str]:
-    """The records of jobs that are done."""
-    return set(staging.tables(servers.shards[0][0], "done_%"))
+    """Jobs of which is recorded that they are done."""
+    server = servers.shards[0][0]
+    done = "SELECT DISTINCT job FROM {} WHERE event = 'done'"
+    tables = [TableName(staging.DATABASE, name) for name in staging.tables(server, "jobs_%")]
+    return {job for table in tables for job in server.text(done.format(table.quoted)).split()}
 
 
 def test_a_batch_that_was_written_before_the_query_ended_is_not_written_again(
@@ -225,8 +230,9 @@ def test_what_a_query_wrote_is_known_whichever_shard_is_the_first_now(servers: S
 
     records.prepare(target.shards[0].replica)
     assert not is_left_out(0, rows=7)
+    decisions = new_decisions(target, alone=target.shards[0].replica)
     for batch in (0, 9, 10):
-        record_written(target.shards[0].replica, target, "q", batch, rows=batch + 7)
+        record_written(decisions, target, "q", batch, rows=batch + 7)
     assert (is_left_out(0, rows=7), is_left_out(9, rows=16)) == (True, True)
     assert (is_left_out(10, rows=17), is_left_out(11, rows=1)) == (False, False)
     for batch, rows in ((9, 15), (5, 12)):

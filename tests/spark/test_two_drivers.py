@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_apps.clickhouse_cluster.records import Mode, Progress
+from spark_apps.clickhouse_cluster.decisions import Progress
+from spark_apps.clickhouse_cluster.records import Mode
 from spark_apps.clickhouse_cluster.writer import Job, TaskStaged, finish
 from tests.few import few_first
 from tests.spark.conftest import Servers

@@ -22,6 +22,7 @@ from pyspark.sql.types import (
 
 from engine.errors import Code, ConfigError, SqlError
 from engine.names import TableName
+from spark_apps.clickhouse_cluster.engine_text import Window
 from spark_apps.clickhouse_cluster.http import Server
 from spark_apps.clickhouse_cluster.options import Options, Placement
 from spark_apps.clickhouse_cluster.target import Column, Shard, Target
@@ -46,7 +47,7 @@ def target(*columns: Column, key: str = "a", placement: Placement = Placement.BY
         settings="index_granularity = 8192",
         keeper_paths=("", ""),
         timezone="UTC",
-        deduplicates=False,
+        window=Window(0, 3600),
     )
 
 
