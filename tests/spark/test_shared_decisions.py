@@ -120,7 +120,7 @@ def test_two_plans_of_a_job_are_nobody_s_to_choose_from(nodes: Servers) -> None:
         job.looked_at_again()
 
 
-def test_a_plan_is_decided_once_also_by_users_whose_inserts_are_not_deduplicated(nodes: Servers) -> None:
+def test_a_plan_that_is_proposed_when_another_one_is_decided_is_not_the_jobs(nodes: Servers) -> None:
     job = begin(nodes, make_table(nodes))
     plan = finish(job, [attempt(job, task=0, number=1)])
     assert shared_of(job).decide(replace(plan, epoch="other")) == plan
