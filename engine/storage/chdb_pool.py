@@ -36,6 +36,7 @@ from engine.storage.native_blocks import of_revision
 from engine.storage.orphans import set_orphans_aside
 from engine.storage.scope import QueryResult, Scope
 from engine.storage.statement_text import sendable
+from engine.storage.whole_databases import load_whole
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +90,7 @@ class ChdbPool:
             with pool.disk_reserve.lent():
                 connection_string = prepare(path, settings or ChdbSettings(), pool.env)
                 set_orphans_aside(path)
+                load_whole(path)
                 late = hold_back(path)
                 await pool.control(lambda: pool._start(connection_string, late))
         except SqlError as error:

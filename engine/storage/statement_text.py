@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from engine.errors import Code, SqlError
 from engine.names import quote_string
 from engine.sql.tokens import Token, TokenKind, literal_value, scan, tokenize
+from engine.storage.whole_databases import without_lazy_loading
 
 _OPEN, _CLOSE = frozenset("([{"), frozenset(")]}")
 _SPACE_BEFORE_ROWS = " \t\f"
@@ -24,9 +25,11 @@ _NO_NEWLINE = re.compile(r"[^\n]")
 
 def sendable(sql: str) -> str | bytes:
     """Text that came as bytes other than UTF-8 has surrogates in their places, and is sent as those bytes.
-    Comments that tell ClickHouse's own tests which error to expect are blank: chDB would keep it back."""
+    Comments that tell ClickHouse's own tests which error to expect are blank: chDB would keep it back. No
+    database loads its tables when they are read (`whole_databases`)."""
     if _HINT.search(sql):
         sql = _without_hints(sql)
+    sql = without_lazy_loading(sql)
     try:
         sql.encode()
     except UnicodeEncodeError:
