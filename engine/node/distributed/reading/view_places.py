@@ -1,9 +1,9 @@
 """Where a statement reads a view, by its name or with arguments, and what is written there instead.
 
 That is the view's SELECT as a subquery. FINAL, SAMPLE and PREWHERE of a materialized view are those of its
-target; FINAL and SAMPLE of any other mean nothing, as in ClickHouse. Beside
-ARRAY JOIN it is `view(SELECT …)` if the text names parts of the view's columns (see `array_joins`), whose
-query nobody looks into, so that the shards send what it reads whole.
+target; FINAL and SAMPLE of any other mean nothing, as in ClickHouse. Beside ARRAY JOIN it is `view(SELECT …)`
+if the text names parts of the view's columns (see `array_joins`), whose query nobody looks into, so that the
+shards send what it reads whole.
 """
 
 from __future__ import annotations
@@ -61,9 +61,11 @@ class ViewPlace:
         return at > 0 and cursor.words[at - 1] == "IN"
 
 
-def whole_names(sql: str, places: Sequence[ViewPlace]) -> list[Edit]:
-    """`db.view.column` and `view.column` of `view AS x` get the name that the subquery has."""
+def whole_names(sql: str, places: Sequence[ViewPlace], others: Sequence[Edit]) -> list[Edit]:
+    """`db.view.column` and `view.column` of `view AS x` get the name that the subquery has, but in
+    what `others` replace."""
     cursor = Cursor(sql)
+    taken = [(edit.start, edit.end) for edit in others]
     edits: list[Edit] = []
     for place in places:
         alias = alias_behind(sql, place.end)
@@ -71,6 +73,5 @@ def whole_names(sql: str, places: Sequence[ViewPlace]) -> list[Edit]:
             within = range(cursor.at_offset(place.start), cursor.at_offset(place.end))
             called = quote_identifier(alias)
             edits += own_name_edits(cursor, place.view, tables=within, alias=called, columns=())
-    return edits + database_edits(
-        cursor, [place.view for place in places], [(place.start, place.end) for place in places]
-    )
+    edits = [edit for edit in edits if not any(start <= edit.start < end for start, end in taken)]
+    return edits + database_edits(cursor, [place.view for place in places], taken)

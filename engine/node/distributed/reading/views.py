@@ -94,7 +94,7 @@ class DistributedViews:
                 edits += place.edits(sql, virtuals.with_them(ref, place.view, select), columns[place.view])
             edits += virtuals.edits()
             edits += await self._called(asked, sql)
-            edits += whole_names(sql, list(places.values()))
+            edits += whole_names(sql, list(places.values()), edits)
             if not edits:
                 return sql
             sql = apply_edits(sql, edits)
