@@ -11,11 +11,13 @@ chDB starts like `clickhouse-local`, which differs from a server in ways that ma
 - its only user may do anything, also read any file: the user gets the rights of a server's default user
   without those on files (`SELECT * FROM file('/etc/passwd')` is refused with ACCESS_DENIED) and on ending the
   process (SYSTEM SHUTDOWN would signal the whole process group); and settings that name a file are constants:
-  its text would stand in the error that it is no template (`FORMAT Template`). Templates are given as text
-  (`format_template_row_format`), and schemas are made of the columns (a schema given as text, too, would be
-  kept as a file, wherever the process works);
+  it would be written, or its text would stand in the error that it is no template (`FORMAT Template`).
+  Templates are given as text (`format_template_row_format`), and schemas are made of the columns (a schema
+  given as text, too, would be kept as a file, wherever the process works);
 - statements are looked at as SQL before chDB gets them (`guard`), so there is neither another dialect nor the
-  function `eval`, which would run a text that nobody has looked at;
+  function `eval`, which would run a text that nobody has looked at; nor are there settings that make another
+  statement of each one, also of the node's own (`select`, `filter`, …), or give it another format or
+  database;
 - it keeps `system` in memory: what somebody made in it would be gone after a restart, and without it a node
   knows nothing of itself. So its user may drop nothing there and make nothing but views, of which a node has
   one there itself, nor make a database of the name of chDB's own;
@@ -42,8 +44,15 @@ SCRATCH_DATABASE = "_oncluster"
 LOCAL_DATABASE = "_local"
 """chDB's own database over files, detached after start."""
 
-_CONSTANT = ("dialect", "allow_experimental_eval_table_function")
-_CONSTANT_WITHOUT_FILES = ("format_schema", "format_template_row", "format_template_resultset")
+_CONSTANT = (
+    *("dialect", "allow_experimental_eval_table_function"),
+    *("select", "filter", "order", "sort", "implicit_table_at_top_level"),
+    *("database", "format", "input_format", "output_format"),
+)
+_CONSTANT_WITHOUT_FILES = (
+    *("format_schema", "format_template_row", "format_template_resultset"),
+    *("output_format_schema", "input_format_record_errors_file_path"),
+)
 _ELEMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\Z")
 
 

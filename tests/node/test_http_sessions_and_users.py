@@ -255,18 +255,21 @@ def test_a_readonly_user_has_the_node_connect_to_nobody(node: RunningNode) -> No
 def test_settings_name_no_files_of_the_machine(node: RunningNode, tmp_path: Path) -> None:
     """What is no template, or no schema, would be quoted in the error."""
     (tmp_path / "secret.proto").write_text("SECRET")
-    file = str(tmp_path / "secret.proto")
+    file, written = str(tmp_path / "secret.proto"), tmp_path / "written"
     for settings in (
         {"default_format": "Template", "format_template_row": file},
         {"default_format": "Template", "format_template_resultset": file},
         {"default_format": "Protobuf", "format_schema": f"{file}:M"},
         {"default_format": "Protobuf", "format_schema": f"{file}:M", "format_schema_source": "file"},
+        {"default_format": "Protobuf", "output_format_schema": str(written)},
+        {"default_format": "CSV", "input_format_record_errors_file_path": str(written)},
     ):
         in_text = ", ".join(f"{name} = '{value}'" for name, value in list(settings.items())[1:])
         by_text = node.post(f"SELECT 1 AS x FORMAT {settings['default_format']} SETTINGS {in_text}")
         for reply in (node.post("SELECT 1 AS x", **settings), by_text):
             assert reply.status != 200
             assert "SECRET" not in reply.text
+    assert not written.exists()
     template = {"format_template_row_format": "<${x:CSV}>", "format_template_resultset_format": "${data}"}
     assert node.post("SELECT 1 AS x", default_format="Template", **template).text.strip() == "<1>"
 
@@ -278,6 +281,9 @@ def test_nothing_is_run_that_was_not_looked_at_as_sql(node: RunningNode) -> None
     assert node.post("SELECT 1", dialect="kusto").code == 452
     assert node.post("SET dialect = 'kusto'", session_id="dialect").code == 452
     assert node.query("SELECT 1", session_id="dialect", dialect="clickhouse") == "1\n"
+    for setting in ("select", "filter", "order", "output_format", "implicit_table_at_top_level"):
+        assert node.post("SELECT 1 AS a", **{setting: "a"}).code == 452, setting
+        assert node.post(f"SELECT 1 AS a SETTINGS `{setting}` = 'a'").code == 452, setting
 
 
 def test_a_profile_gives_its_settings(node: RunningNode) -> None:
