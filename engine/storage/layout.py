@@ -16,8 +16,7 @@ chDB starts like `clickhouse-local`, which differs from a server in ways that ma
   given as text, too, would be kept as a file, wherever the process works);
 - statements are looked at as SQL before chDB gets them (`guard`), so there is neither another dialect nor the
   function `eval`, which would run a text that nobody has looked at; nor are there settings that make another
-  statement of each one, also of the node's own (`select`, `filter`, …), or give it another format or
-  database;
+  statement of each one, also of the node's own (`select`, `filter`, …), or give it another format;
 - it keeps `system` in memory: what somebody made in it would be gone after a restart, and without it a node
   knows nothing of itself. So its user may drop nothing there and make nothing but views, of which a node has
   one there itself, nor make a database of the name of chDB's own;
@@ -47,7 +46,7 @@ LOCAL_DATABASE = "_local"
 _CONSTANT = (
     *("dialect", "allow_experimental_eval_table_function"),
     *("select", "filter", "order", "sort", "implicit_table_at_top_level"),
-    *("database", "format", "input_format", "output_format"),
+    *("format", "input_format", "output_format"),
 )
 _CONSTANT_WITHOUT_FILES = (
     *("format_schema", "format_template_row", "format_template_resultset"),
