@@ -59,7 +59,7 @@ from engine.part_storage.part_files import (
 from engine.part_storage.part_uuid import UUID_FILE, uuid_of
 from engine.part_storage.scratch_tables import ScratchTables
 from engine.part_storage.table_state import LocalPart, TableState, blocks_of
-from engine.part_storage.workers import CHECKS, FLATTEN, Connection, Workers
+from engine.part_storage.workers import ASKED_IN_PLANS, Connection, Workers
 from engine.replication.columns import Columns
 from engine.replication.part_checksums import PartDiffers
 from engine.replication.part_name import PartName
@@ -91,7 +91,7 @@ class Alterer:
         before = parse_definition(self._scratch.create_text(connection))
         with self._scratch.made(connection, "plan") as scratch:
             untouched = parse_definition(self._scratch.create_text(connection, scratch.name))
-            settings = {name: str(int(name in allowed)) for name in (*CHECKS, FLATTEN)}
+            settings = {name: str(int(name in allowed)) for name in ASKED_IN_PLANS}
             connection.execute_with(
                 {**settings, "alter_sync": "0", "mutations_sync": "0"},
                 f"ALTER TABLE {scratch.name.quoted} {commands}",

@@ -60,6 +60,12 @@ replica that applies it, or makes a table like its own, has no choice."""
 FLATTEN = "flatten_nested"
 """Whether a Nested becomes an Array a piece where it is added: whoever does that says it."""
 
+MATERIALIZES_TTL = "materialize_ttl_after_modify"
+"""Whether a new TTL is worked out in the parts that are there: rows that it makes expire go at once."""
+
+ASKED_IN_PLANS = {**dict.fromkeys(CHECKS, False), FLATTEN: True, MATERIALIZES_TTL: True}
+"""What an ALTER leads to depends on these settings of whoever asks for it, which have these values else."""
+
 _TYPES = ("enable_nullable_tuple_type", "enable_time_time64_type")
 """Types that chDB has unless `compatibility` asks for an older one."""
 _STATES = ("enable_funnel_functions", "enable_time_series_aggregate_functions")
@@ -74,6 +80,7 @@ has a Nested that is not flattened as such."""
 _SETTINGS = {
     **dict.fromkeys((*CHECKS, *_STATES), "1"),
     FLATTEN: "0",  # what is flat is so in the definitions, too
+    MATERIALIZES_TTL: "1",
     "implicit_select": "0",
     "log_queries": "0",
     "mutations_sync": "2",

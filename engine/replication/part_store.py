@@ -316,7 +316,8 @@ class PartStore(Protocol):
 
     async def plan_alter(self, commands: str, *, allowed: Collection[str] = ()) -> AlterPlan:
         """What `ALTER TABLE … <commands>` would make of the table, tried on an empty copy. `allowed` are
-        settings such as `allow_suspicious_codecs` that are on. Raises SqlError."""
+        settings such as `allow_suspicious_codecs` or `materialize_ttl_after_modify` that are on. Raises
+        SqlError."""
         ...
 
     async def apply_alter(

@@ -174,6 +174,25 @@ def test_update_and_delete_reach_all_replicas(pair: Pair) -> None:
     )
 
 
+def test_a_new_ttl_leaves_the_rows_alone_that_are_there_if_that_is_wanted(pair: Pair) -> None:
+    t = pair.table("k UInt64, d DateTime", rest="ORDER BY k")
+    pair.n1.query(f"INSERT INTO {t} VALUES (1, '2020-01-01')")
+    pair.synced(t)
+    for node in pair.both:
+        node.query(f"SYSTEM STOP TTL MERGES {t}")
+    ttl = f"ALTER TABLE {t} MODIFY TTL d + INTERVAL {{}} DAY"
+    only_metadata = {"materialize_ttl_after_modify": "0", "allow_non_metadata_alters": "0"}
+    pair.n1.query(ttl.format(1), alter_sync="2", **only_metadata)
+    for node in pair.both:
+        assert "TTL d + toIntervalDay(1)" in node.query(f"SHOW CREATE TABLE {t} FORMAT TSVRaw")
+    assert pair.same(f"SELECT count() FROM system.mutations WHERE table = '{t}'") == "0\n"
+    assert pair.rows(t) == "1\t2020-01-01 00:00:00\n"
+    assert error(pair.n1.post(ttl.format(2), allow_non_metadata_alters="0")) == 524
+    pair.n1.query(ttl.format(2), alter_sync="2")
+    assert pair.same(f"SELECT command FROM system.mutations WHERE table = '{t}'") == "(MATERIALIZE TTL)\n"
+    assert pair.rows(t) == ""
+
+
 def test_a_mutation_in_a_partition_leaves_the_others_alone(pair: Pair) -> None:
     t = pair.table()
     pair.n1.query(f"INSERT INTO {t} SELECT number, 'x' FROM numbers(4)")

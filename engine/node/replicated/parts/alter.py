@@ -42,7 +42,7 @@ from engine.node.replicated.running.waiting import sync_of, wait_for_inactive_s
 from engine.node.statement import Answer, Asked
 from engine.part_storage import HIDDEN_SETTINGS
 from engine.part_storage.dropping import dropped_columns
-from engine.part_storage.workers import CHECKS, FLATTEN
+from engine.part_storage.workers import ASKED_IN_PLANS
 from engine.replication.commands.alter import alter_table
 from engine.replication.commands.mutate import check_waiting, create_mutation, wait_for_mutation
 from engine.replication.commands.partitions import truncate
@@ -205,7 +205,9 @@ class AlterStatements:
                     sync=max(sync_of(asked), Sync.OWN if is_followed else Sync.NONE, key=_strength),
                     inactive_timeout_s=wait_for_inactive_s(asked),
                     allowed=[
-                        name for name in (*CHECKS, FLATTEN) if flag(settings_of(asked), name, name == FLATTEN)
+                        name
+                        for name, usual in ASKED_IN_PLANS.items()
+                        if flag(settings_of(asked), name, usual)
                     ],
                     may_rewrite=flag(settings_of(asked), "allow_non_metadata_alters", True),
                     fence=fence,
