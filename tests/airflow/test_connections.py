@@ -24,6 +24,17 @@ def test_one_server_stands_in_host_and_port() -> None:
     assert keeper(host="zk1", port=12181).hosts == (("zk1", 12181),)
 
 
+async def test_one_that_airflow_does_not_have_is_a_mistake_that_nobody_tries_again() -> None:
+    from oncluster_airflow.errors import TaskRefused, as_airflow_error
+    from oncluster_airflow.hooks.keeper import KeeperHook
+
+    with pytest.raises(ConfigError, match=r"no connection 'zk_nobody'.* AIRFLOW_CONN_ZK_NOBODY") as refused:
+        KeeperHook("zk_nobody").config()
+    with pytest.raises(ConfigError, match="no connection 'zk_nobody'"):
+        await KeeperHook("zk_nobody").aconfig()
+    assert isinstance(as_airflow_error(refused.value), TaskRefused)
+
+
 def test_several_servers_stand_in_host() -> None:
     assert keeper(host="zk1, zk2:2182,[::1]:2183").hosts == (("zk1", 2181), ("zk2", 2182), ("::1", 2183))
 

@@ -159,6 +159,16 @@ def test_a_load_that_the_application_refuses_is_not_tried_again(submitted: Submi
         load()
 
 
+def test_without_a_connection_to_the_nodes_the_load_is_refused_and_names_it(
+    submitted: Submitted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.sdk.exceptions import AirflowFailException
+
+    monkeypatch.delenv("AIRFLOW_CONN_CLICKHOUSE_DEFAULT")
+    with pytest.raises(AirflowFailException, match="no connection 'clickhouse_default'"):
+        load()
+
+
 def test_people_are_told_what_the_application_said_and_not_how_it_was_called(submitted: Submitted) -> None:
     from oncluster_airflow.notification import from_context
     from oncluster_airflow.operators.etl import LoadFailed

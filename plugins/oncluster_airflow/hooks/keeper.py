@@ -30,6 +30,7 @@ from engine.errors import ConfigError
 from engine.keeper import opening
 from engine.keeper.base import Keeper
 from oncluster_airflow.hooks.extra import extra_of, flag, port_number, text, whole_number
+from oncluster_airflow.hooks.missing import refused_where_missing
 from oncluster_airflow.settings import KEEPER_CONN_ID
 
 _DEFAULT_PORT = 2181
@@ -55,12 +56,14 @@ class KeeperHook(BaseHook):
     # --- configuration --------------------------------------------------------------------------------------
 
     def config(self) -> KeeperSection:
-        """The connection's fields, in a task. Raises ConfigError; Airflow raises for an unknown id."""
-        return config_of(self.get_connection(self.keeper_conn_id))
+        """The connection's fields, in a task. Raises ConfigError."""
+        with refused_where_missing(self.keeper_conn_id):
+            return config_of(self.get_connection(self.keeper_conn_id))
 
     async def aconfig(self) -> KeeperSection:
         """The same on an event loop, in a trigger."""
-        return config_of(await self.aget_connection(self.keeper_conn_id))
+        with refused_where_missing(self.keeper_conn_id):
+            return config_of(await self.aget_connection(self.keeper_conn_id))
 
     # --- sessions -------------------------------------------------------------------------------------------
 

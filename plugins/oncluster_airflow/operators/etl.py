@@ -46,6 +46,7 @@ from engine.etl.targets import TargetsMissing, require_targets
 from engine.names import http_url
 from oncluster_airflow.errors import as_airflow_error
 from oncluster_airflow.form import refuse_unknown_parameters
+from oncluster_airflow.hooks.missing import refused_where_missing
 from oncluster_airflow.hooks.nodes import ClickHouseNodesHook, NodeAddresses
 from oncluster_airflow.settings import NODES_CONN_ID, SPARK_CONN_ID, Settings
 
@@ -89,6 +90,12 @@ def cluster_of(name: str) -> Cluster:
     return clusters[name]
 
 
+def _addresses(conn_id: str) -> NodeAddresses:
+    """Raises ConfigError, also where there is no such connection: a load cannot do without."""
+    with refused_where_missing(conn_id):
+        return ClickHouseNodesHook(conn_id).addresses()
+
+
 def counts_of(cluster: Cluster, addresses: NodeAddresses) -> HttpCounts:
     """Asks each replica where the connection's `nodes` say it is, else where the configuration does."""
     scheme = addresses.scheme
@@ -118,7 +125,7 @@ class TargetsOperator(BaseOperator):
         try:
             request = request_of(context, self.cluster)
             cluster = cluster_of(self.cluster)
-            addresses = ClickHouseNodesHook(self.nodes_conn_id).addresses()
+            addresses = _addresses(self.nodes_conn_id)
             asyncio.run(_require(cluster, addresses))
         except TargetsMissing as error:
             dag_run: Any = context["dag_run"]
@@ -201,7 +208,7 @@ class LoadOperator(SparkSubmitOperator):
 
     def _spark_settings(self) -> SparkSettings:
         settings = Settings.from_environment()
-        addresses = ClickHouseNodesHook(self.nodes_conn_id).addresses()
+        addresses = _addresses(self.nodes_conn_id)
         return SparkSettings(
             directory=settings.home / "etl",
             config=settings.config.absolute(),
@@ -253,7 +260,7 @@ class CheckOperator(BaseOperator):
         try:
             report = LoadReport.from_json(ti.xcom_pull(task_ids=LOAD_TASK))
             cluster = cluster_of(self.cluster)
-            addresses = ClickHouseNodesHook(self.nodes_conn_id).addresses()
+            addresses = _addresses(self.nodes_conn_id)
             check = asyncio.run(_check(report, cluster, addresses))
             for line in table_of(check.replicas).splitlines():
                 self.log.info("%s", line)
