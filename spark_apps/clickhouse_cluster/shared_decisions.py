@@ -42,6 +42,8 @@ log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 TOKENS_SINCE = (22, 1)
+_IN_KEEPER = f"/clickhouse/{staging.DATABASE}"
+"""Below what is copied and restored as ClickHouse's."""
 _DAYS, _DAYS_OF_BATCHES, _DAYS_OF_TOKENS = 90, 365, 80
 _TOKENS = 1_000_000
 _ANSWER_S, _SYNC_S = 20.0, 10
@@ -194,7 +196,7 @@ class Shared:
         )
         if not rows:
             raise Unavailable(f"{server} has no replica of {self.of} at {self.keeper_path}.")
-        in_keeper = f"/{staging.DATABASE}/{self.table.table}"
+        in_keeper = f"{_IN_KEEPER}/{self.table.table}"
         names = ", ".join(map(quote_string, (in_keeper, str(rows[0]["replica_name"]))))
         staging.create_database(server)
         server.execute(
