@@ -163,7 +163,9 @@ class _Maker:
         """`t.column` becomes `alias.column`; `tables` are tokens that are no columns."""
         columns = [column.name for one in self._places for column in one.ref.table.columns]
         name = self._databases[place.ref.start]
-        self._own_names += own_name_edits(self._cursor, name, tables=tables, alias=alias, columns=columns)
+        self._own_names += own_name_edits(
+            self._cursor, name, first=place.first, tables=tables, alias=alias, columns=columns
+        )
 
     def _own_alias(self, place: _Place) -> str:
         """What a table without an alias is called: by its name, and the second one of a SELECT by its whole

@@ -1,14 +1,15 @@
 """`t.column` of a table that is read as `t AS x`: ClickHouse allows both names, a subquery has one only.
 
-The text becomes `x.column`, where nothing else can be meant: the table is read once, and no column, alias or
-name of another query is called like it. So does the `t` of `SELECT * FROM t AS a JOIN t`, which is called
-`db.t` there.
+The text becomes `x.column` where nothing else can be meant: in the table's own SELECT, if nothing else there
+is called like it, and in all others, if nothing else in the text is. Else `t` would be a table of a SELECT
+around it. So does the `t` of `SELECT * FROM t AS a JOIN t`, which is called `db.t` there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from engine.distributed.select.clauses import select_of
 from engine.names import TableName
 from engine.sql.cursor import Cursor
 from engine.sql.edit import Edit
@@ -16,21 +17,33 @@ from engine.sql.tokens import literal_value
 
 
 def own_name_edits(
-    cursor: Cursor, name: TableName, *, tables: Collection[int], alias: str, columns: Sequence[str]
+    cursor: Cursor,
+    name: TableName,
+    *,
+    first: int,
+    tables: Collection[int],
+    alias: str,
+    columns: Sequence[str],
 ) -> list[Edit]:
-    """For the table `name`, with what the text calls it, as it is written there. `tables` are the tokens that
-    are no columns, `columns` are those of all tables."""
+    """For the table `name` at token `first`, with what the text calls it, as it is written there. `tables`
+    are the tokens that are no columns, `columns` are those of all tables."""
     if name.table in columns:
         return []
     tokens, words = cursor.tokens, cursor.words
-    edits = []
+    own: list[Edit] = []
+    others: list[Edit] = []
+    is_only_one = True
     for at, token in enumerate(tokens):
         if at in tables or not token.is_name or literal_value(token) != name.table:
             continue
-        if words[at + 1 : at + 2] != ["."] or not _is_table(cursor, at, name):
+        is_own = select_of(cursor, at) == select_of(cursor, first)
+        if words[at + 1 : at + 2] == ["."] and _is_table(cursor, at, name):
+            (own if is_own else others).append(Edit(token.start, token.end, alias))
+        elif is_own:
             return []
-        edits.append(Edit(token.start, token.end, alias))
-    return edits
+        else:
+            is_only_one = False
+    return own + others if is_only_one else own
 
 
 def _is_table(cursor: Cursor, at: int, name: TableName) -> bool:

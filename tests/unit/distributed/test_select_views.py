@@ -52,6 +52,13 @@ SELECT max(a.id - y) FROM {one} PASTE JOIN (SELECT id y FROM events ORDER BY id)
 ONE = "(SELECT id FROM seen ORDER BY id) AS a"
 
 
+OWN_NAMES = """
+SELECT id, (SELECT count() FROM events AS x WHERE x.id = events.id) AS c FROM events ORDER BY id LIMIT 3
+SELECT count() FROM events WHERE EXISTS (SELECT 1 FROM events AS x WHERE x.id = events.id + 1)
+SELECT id FROM seen WHERE id IN (SELECT x.id FROM seen AS x WHERE seen.price < 9) ORDER BY id
+SELECT id, (SELECT count() FROM late x WHERE x.id = late.id) AS c FROM late ORDER BY id LIMIT 3
+SELECT events.id FROM events AS a WHERE a.id IN (SELECT events.id FROM events AS b WHERE events.id < 3)
+"""
 ALIASES = """
 SELECT count(), sum(b.price) FROM events AS people JOIN people AS b ON people.id = b.id
 SELECT count(), sum(b.id) FROM people AS b, seen people WHERE people.id = b.id
@@ -78,6 +85,13 @@ def test_a_view_has_virtual_columns_of_its_own(world: World, bench: Bench) -> No
 def test_a_view_may_be_a_set_in_any_place_of_a_condition(world: World, bench: Bench) -> None:
     make_views(world, bench)
     for sql in SETS.strip().splitlines():
+        assert world.ask(sql) == bench.ask(sql), sql
+
+
+def test_a_table_keeps_its_own_name_beside_an_alias(world: World, bench: Bench) -> None:
+    """Not that of the SELECT around it."""
+    make_views(world, bench)
+    for sql in OWN_NAMES.strip().splitlines():
         assert world.ask(sql) == bench.ask(sql), sql
 
 

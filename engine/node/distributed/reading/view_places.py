@@ -69,9 +69,10 @@ def whole_names(sql: str, places: Sequence[ViewPlace], others: Sequence[Edit]) -
     edits: list[Edit] = []
     for place in places:
         alias = alias_behind(sql, place.end)
-        if alias and [one.view for one in places].count(place.view) == 1:
-            within = range(cursor.at_offset(place.start), cursor.at_offset(place.end))
+        if alias:
+            first = cursor.at_offset(place.start)
+            within = range(first, cursor.at_offset(place.end))
             called = quote_identifier(alias)
-            edits += own_name_edits(cursor, place.view, tables=within, alias=called, columns=())
+            edits += own_name_edits(cursor, place.view, first=first, tables=within, alias=called, columns=())
     edits = [edit for edit in edits if not any(start <= edit.start < end for start, end in taken)]
     return edits + database_edits(cursor, [place.view for place in places], taken)
