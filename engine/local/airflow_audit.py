@@ -19,9 +19,15 @@ _MODULE, _NAME = "airflow.api_fastapi.logging.decorators", "action_logging"
 
 
 def write_in_threads() -> None:
-    """For the routes of the API that are imported from now on, also in processes forked from this one."""
-    module = importlib.import_module(_MODULE)
-    made = getattr(module, _NAME)
+    """For the routes of the API that are imported from now on, also in processes forked from this one. An
+    Airflow that has it elsewhere writes it as it does."""
+    try:
+        module = importlib.import_module(_MODULE)
+    except ModuleNotFoundError:
+        return
+    made = getattr(module, _NAME, None)
+    if made is None:
+        return
 
     @functools.wraps(made)
     def in_threads(*args: Any, **kwargs: Any) -> Log:
