@@ -395,8 +395,12 @@ def test_a_table_whose_other_table_is_gone_stays_out_of_the_node_and_in_its_repl
     assert pair.n2.query("SHOW TABLES FROM ask") == "other\np\nr\n"
 
     pair.n1.query("CREATE TABLE ask.asked (k UInt64) ENGINE = Set")
+    committed = pair.n2.query("SELECT max_log_ptr FROM system.database_replicas WHERE database = 'ask'")
     for table in ("p", "r"):
-        pair.n1.query(f"ATTACH TABLE ask.{table}")
+        pair.n1.query(f"ATTACH TABLE ask.{table}")  # which the other replica has
+    assert (
+        pair.n2.query("SELECT max_log_ptr FROM system.database_replicas WHERE database = 'ask'") == committed
+    )
     pair.n2.query("INSERT INTO ask.r VALUES (2, '2100-01-01')")
     assert [row.split()[0] for row in pair.rows("ask.r").splitlines()] == ["1", "2"]
     pair.n2.query("DROP TABLE ask.p")

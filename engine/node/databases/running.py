@@ -118,6 +118,10 @@ class ReplicatedDatabases:
         raw = self._shell.texts.read_raw(table)
         return None if raw is None else self._shell.texts.of(raw)
 
+    def is_held_back(self, table: TableName) -> bool:
+        """Whether this node alone does not have it, since it could not be loaded when the node started."""
+        return self._shell.texts.is_held_back(table)
+
     def macros_of(self, database: str) -> Mapping[str, str]:
         """Those that mean something else in a database of its own, also in a table that is made aside."""
         uuid = replaced_database(database)

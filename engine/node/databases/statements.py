@@ -23,7 +23,7 @@ from engine.node.databases.rewriting import (
     one_by_one,
     with_whole_names,
 )
-from engine.node.databases.routing import Way, check_statement, concerns_objects, way_of
+from engine.node.databases.routing import ATTACHES, Way, check_statement, concerns_objects, way_of
 from engine.node.databases.running import ReplicatedDatabases, RunningDatabase
 from engine.node.databases.show import ShowDatabase
 from engine.node.databases.system_commands import DatabaseCommands
@@ -187,7 +187,7 @@ class DatabaseStatements:
         table = statement.tables[0]
         replicates = self._databases.replicates(table)
         way = way_of(statement, table_replicates=replicates, has_many_shards=database.has_many_shards)
-        if way is Way.LOCAL:
+        if way is Way.LOCAL or (statement.kind in ATTACHES and self._databases.is_held_back(table)):
             return None
         permanently = flag(settings, "database_replicated_always_detach_permanently", False)
         check_statement(sql, statement, detaches_permanently=permanently)

@@ -71,6 +71,12 @@ class SchemaTexts:
             return None
         return raw.decode("utf-8", "surrogateescape")
 
+    def is_held_back(self, table: TableName) -> bool:
+        """Whether this node has kept it out at its start (`late_tables`)."""
+        file = f"{escape_for_file_name(table.table)}{_DETACHED}"
+        flag = self._metadata / escape_for_file_name(table.database) / file
+        return flag.exists() and is_held_back(flag)
+
     def of(self, raw: str) -> str:
         """Of chDB's text."""
         uuid = uuid_of(raw)
