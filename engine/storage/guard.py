@@ -11,7 +11,8 @@ beside one would have the password sent there.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 from engine.errors import Code, SqlError
@@ -112,38 +113,9 @@ def _check(tokens: Sequence[Token]) -> None:
     names = [literal_value(token) if token.is_name else token.text for token in tokens]
     words = [name.upper() for name in names]
     for at, word in enumerate(words):
-        if word == "FILE":
-            if names[at] == "file" and _is_function(words, at):
-                raise denied("Function file")
-        elif word == "ENGINE":
-            _check_engine(tokens[at + 1 + (words[at + 1 : at + 2] == ["="]) :])
-        elif word == "ATTACH":
-            if _has_path(tokens[at + 1 :]):
-                raise denied("ATTACH … FROM")
-        elif word in ("INFILE", "OUTFILE"):
-            _check_clause(word, words[at - 1], tokens[at + 1 :])
-        elif word == "DATABASE" and words[at - 1] in _TAKE_AWAY:
-            _check_taken_away(names[at + 1 :])
-        elif word == "COLLECTION" and words[at - 1] == "NAMED":
-            if any(_is_file_url(token) for token in tokens):
-                raise denied("A named collection with this URL")
-        elif words[at + 1 : at + 2] == ["("]:
-            if word == "SQLITE":
-                raise denied("Function sqlite")
-            if word == "PYTHON" and _is_function(words, at):
-                raise SqlError(Code.ACCESS_DENIED, "Function Python would read the node's own variables")
-            if word == "SOURCE" and _begins_with(words[at + 2 :], _COMMAND_SOURCES):
-                raise SqlError(
-                    Code.DICTIONARY_ACCESS_DENIED,
-                    "Dictionaries with executable dictionary source are not allowed to be created from DDL "
-                    "query",
-                )
-            if word == "SOURCE" and _begins_with(words[at + 2 :], _FILE_SOURCES):
-                raise denied("A dictionary with this source")
-            if word == "LAYOUT" and _begins_with(words[at + 2 :], _FILE_LAYOUTS):
-                raise denied("A dictionary with this layout")
-            if word == "DISK" and any(map(_is_outside, _arguments(tokens[at + 1 :]))):
-                raise denied("A disk of the table's own")
+        check = _CHECKS.get(word)
+        if check is not None:
+            check(_Place(tokens, names, words, at))
     if _SETTINGS_WITH_EXPRESSIONS & set(names) or ("DICTIONARY" in words[:6] and "SOURCE" in words):
         for token in tokens:
             _check_string(literal_value(token) if token.kind in _STRINGS else "")
@@ -157,28 +129,88 @@ def _check_string(text: str) -> None:
             _check_string(literal_value(token) if token.kind in _STRINGS else "")
 
 
-def _is_function(words: Sequence[str], at: int) -> bool:
-    before = list(words[max(0, at - 2) : at])
-    if before[-1:] == ["APPLY"] or before == ["APPLY", "("]:
-        return True
-    return words[at + 1 : at + 2] == ["("] and not _BEFORE_NAMES.intersection(before[-1:])
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A word of a statement, with what stands around it."""
+
+    tokens: Sequence[Token]
+    names: Sequence[str]
+    words: Sequence[str]
+    at: int
+
+    @property
+    def before(self) -> str:
+        return self.words[self.at - 1] if self.at else ""
+
+    @property
+    def behind(self) -> Sequence[Token]:
+        return self.tokens[self.at + 1 :]
+
+    @property
+    def opens(self) -> bool:
+        """Whether a bracket follows."""
+        return self.words[self.at + 1 : self.at + 2] == ["("]
+
+    @property
+    def first_argument(self) -> str:
+        """The word behind that bracket."""
+        return "".join(self.words[self.at + 2 : self.at + 3])
+
+    @property
+    def is_function(self) -> bool:
+        before = list(self.words[max(0, self.at - 2) : self.at])
+        if before[-1:] == ["APPLY"] or before == ["APPLY", "("]:
+            return True
+        return self.opens and self.before not in _BEFORE_NAMES
 
 
-def _has_path(behind: Sequence[Token]) -> bool:
-    """Whether ATTACH is one of a table, FROM 'path'."""
+def _file_function(place: _Place) -> None:
+    if place.names[place.at] == "file" and place.is_function:
+        raise denied("Function file")
+
+
+def _engine(place: _Place) -> None:
+    behind = place.behind
+    if behind and behind[0].text == "=":
+        behind = behind[1:]
+    name = literal_value(behind[0]) if behind and behind[0].is_name else ""
+    if name == _RUNNER_ENGINE:
+        raise SqlError(
+            Code.ACCESS_DENIED, f"Engine {name} would run texts that nobody has looked at as statements"
+        )
+    strings = [token for token in _arguments(behind[1:]) if token.kind in _STRINGS]
+    has_path = (name == "URL" and any(map(_is_file_url, strings))) or (name == "EmbeddedRocksDB" and strings)
+    if name in _FILE_ENGINES or has_path:
+        raise denied(f"Engine {name}")
+
+
+def _attach(place: _Place) -> None:
+    """ATTACH of a table, FROM 'path'."""
+    behind = place.behind
     if not behind or behind[0].text.upper() not in ("TABLE", "TEMPORARY"):
-        return False
+        return
     for token, following in pairwise(behind):
         if token.text == "(":
-            return False
+            return
         if token.text.upper() == "FROM" and following.kind in _STRINGS:
-            return True
-    return False
+            raise denied("ATTACH … FROM")
 
 
-def _check_taken_away(behind: Sequence[str]) -> None:
-    """Of the names behind DROP, DETACH and RENAME DATABASE."""
-    for before, name in pairwise(["", *behind]):
+def _file_clause(place: _Place) -> None:
+    if not place.behind or place.behind[0].kind not in _STRINGS:
+        return
+    clause = (place.before, place.words[place.at])
+    if clause == ("INTO", "OUTFILE"):
+        raise _writes_file()
+    if clause == ("FROM", "INFILE"):
+        raise SqlError(Code.UNKNOWN_TYPE_OF_QUERY, "Query has infile and was send directly to server")
+
+
+def _database(place: _Place) -> None:
+    """The names behind DROP, DETACH and RENAME DATABASE."""
+    if place.before not in _TAKE_AWAY:
+        return
+    for before, name in pairwise(["", *place.names[place.at + 1 :]]):
         if before.upper() in ("PARALLEL", "SETTINGS", "ON"):
             return
         if name == _NEEDED_DATABASE and before.upper() != "TO":
@@ -189,36 +221,62 @@ def _check_taken_away(behind: Sequence[str]) -> None:
             )
 
 
-def _check_clause(word: str, before: str, behind: Sequence[Token]) -> None:
-    if not behind or behind[0].kind not in _STRINGS:
-        return
-    if (before, word) == ("INTO", "OUTFILE"):
-        raise _writes_file()
-    if (before, word) == ("FROM", "INFILE"):
-        raise SqlError(Code.UNKNOWN_TYPE_OF_QUERY, "Query has infile and was send directly to server")
+def _collection(place: _Place) -> None:
+    if place.before == "NAMED" and any(map(_is_file_url, place.tokens)):
+        raise denied("A named collection with this URL")
 
 
-def _begins_with(words: Sequence[str], any_of: frozenset[str]) -> bool:
-    return not any_of.isdisjoint(words[:1])
+def _sqlite_function(place: _Place) -> None:
+    if place.opens:
+        raise denied("Function sqlite")
+
+
+def _python_function(place: _Place) -> None:
+    if place.opens and place.is_function:
+        raise SqlError(Code.ACCESS_DENIED, "Function Python would read the node's own variables")
+
+
+def _source(place: _Place) -> None:
+    if place.opens and place.first_argument in _COMMAND_SOURCES:
+        raise SqlError(
+            Code.DICTIONARY_ACCESS_DENIED,
+            "Dictionaries with executable dictionary source are not allowed to be created from DDL query",
+        )
+    if place.opens and place.first_argument in _FILE_SOURCES:
+        raise denied("A dictionary with this source")
+
+
+def _layout(place: _Place) -> None:
+    if place.opens and place.first_argument in _FILE_LAYOUTS:
+        raise denied("A dictionary with this layout")
+
+
+def _disk(place: _Place) -> None:
+    if place.opens and any(map(_is_outside, _arguments(place.behind))):
+        raise denied("A disk of the table's own")
+
+
+_CHECKS: Mapping[str, Callable[[_Place], None]] = {
+    "FILE": _file_function,
+    "ENGINE": _engine,
+    "ATTACH": _attach,
+    "INFILE": _file_clause,
+    "OUTFILE": _file_clause,
+    "DATABASE": _database,
+    "COLLECTION": _collection,
+    "SQLITE": _sqlite_function,
+    "PYTHON": _python_function,
+    "SOURCE": _source,
+    "LAYOUT": _layout,
+    "DISK": _disk,
+}
+"""What is looked at where a word stands, whether it is a keyword there or a name."""
 
 
 def _is_outside(token: Token) -> bool:
     """Of the arguments of a disk: it is one of the machine's, or climbs out of one of the node's."""
     value = literal_value(token)
     return value in _LOCAL_DISKS or ".." in value.split("/")
-
-
-def _check_engine(tokens: Sequence[Token]) -> None:
-    """`tokens` begin with the engine's name."""
-    name = literal_value(tokens[0]) if tokens and tokens[0].is_name else ""
-    if name == _RUNNER_ENGINE:
-        raise SqlError(
-            Code.ACCESS_DENIED, f"Engine {name} would run texts that nobody has looked at as statements"
-        )
-    strings = [token for token in _arguments(tokens[1:]) if token.kind in _STRINGS]
-    has_path = (name == "URL" and any(map(_is_file_url, strings))) or (name == "EmbeddedRocksDB" and strings)
-    if name in _FILE_ENGINES or has_path:
-        raise denied(f"Engine {name}")
 
 
 def _is_file_url(token: Token) -> bool:
