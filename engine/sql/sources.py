@@ -144,30 +144,42 @@ class _Walk:
             return at + 1 if self._is_late_from(at) else self._table(at, level)
         if not word or self._is_in_path(at) or self._is_alias(at, level):
             return at + 1
+        if word == "IN":
+            return self._in(at + 1)
+        if word == "WITH":
+            self._with(at, level)
+        elif word == "FROM":
+            self._from(at, level)
+        else:
+            self._move(at, level)
+        return at + 1
+
+    def _from(self, at: int, level: _Level) -> None:
+        """FROM of a SELECT, if it is one: not that of `substring(a FROM 2)`, say."""
+        before, following = self.words[at - 1], self.words[at + 1 : at + 2]
+        if not self._is_name(at + 1) and following not in (["("], ["{"]):
+            return
+        is_comparison = before == "DISTINCT" and self.words[at - 2] in ("IS", "NOT")
+        is_of_select = level.is_select or at == self.begin or before == "(" or self._begins_select(at)
+        if is_of_select and not is_comparison:
+            level.is_select = True
+            level.place = _From.EXPECTS_TABLE
+
+    def _move(self, at: int, level: _Level) -> None:
+        """Note where behind FROM the words have come to."""
+        word = self.words[at]
         if word == "," and level.place in (_From.BEHIND_TABLE, _From.IN_EXPRESSION):
             level.place = _From.EXPECTS_TABLE
-        elif word == "IN":
-            return self._in(at + 1)
-        elif word == "WITH":
-            self._with(at, level)
-        elif word == "FROM" and (self._is_name(at + 1) or self.words[at + 1 : at + 2] in (["("], ["{"])):
-            if level.is_select or at == self.begin or self.words[at - 1] == "(" or self._begins_select(at):
-                is_comparison = self.words[at - 1] == "DISTINCT" and self.words[at - 2] in ("IS", "NOT")
-                if not is_comparison:
-                    level.is_select = True
-                    level.place = _From.EXPECTS_TABLE
         elif word == "JOIN" and level.is_select:
             is_array = self.words[at - 1] == "ARRAY"
             level.place = _From.IN_COLUMNS if is_array else _From.EXPECTS_TABLE
-        elif word in ("ON", "USING") and level.place is _From.BEHIND_TABLE:
-            if word == "ON":
-                level.place = _From.IN_EXPRESSION
-            elif self.words[at + 1 : at + 2] != ["("]:
-                level.place = _From.IN_COLUMNS
+        elif word == "ON" and level.place is _From.BEHIND_TABLE:
+            level.place = _From.IN_EXPRESSION
+        elif word == "USING" and level.place is _From.BEHIND_TABLE and self.words[at + 1 : at + 2] != ["("]:
+            level.place = _From.IN_COLUMNS
         elif word in _ENDS_FROM:
             level.place = _From.OUTSIDE
             level.is_select = level.is_select or word == "SELECT"
-        return at + 1
 
     def _open(self, at: int, level: _Level) -> None:
         is_view = at > self.begin and self.words[at] == "(" and self.words[at - 1] == "VIEW"
