@@ -62,7 +62,7 @@ def a_column_is_not_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
 _SEEN_LATE = "a_fetched_part_is_attached_under_its_own_name"
 
 
-@BUGS.add("R3", first=12, has_rare_commands=True, steps=14, seeds=300)
+@BUGS.add("R3", first=2, has_rare_commands=True, steps=14, seeds=300)
 def a_fetched_part_is_attached_under_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is a part of the table already, and its blocks with it."""
     stage = MemoryPartStore.stage_detached
