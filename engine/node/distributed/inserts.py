@@ -52,6 +52,8 @@ _FOREGROUND = {"distributed_foreground_insert": "1"}
 
 _NOT_FOR_THE_STAGE = ("insert_quorum", "insert_deduplicate", "deduplicate_insert", TOKEN_SETTING)
 _MATERIALIZED = "insert_allow_materialized_columns"
+_MAX_PARTITIONS = "max_partitions_per_insert_block"
+"""A stage on disk has a partition for each shard."""
 _PASSED_ON = (
     "insert_quorum",
     "insert_quorum_timeout",
@@ -69,7 +71,7 @@ _PASSED_ON = (
     "materialize_skip_indexes_on_insert",
     "materialize_statistics_on_insert",
     "materialized_views_ignore_errors",
-    "max_partitions_per_insert_block",
+    _MAX_PARTITIONS,
     "optimize_on_insert",
     "throw_on_max_partitions_per_insert_block",
 )
@@ -195,7 +197,7 @@ class DistributedInserts:
             settings={
                 **{n: v for n, v in asked.settings.items() if n not in _NOT_FOR_THE_STAGE},
                 "async_insert": "0",
-                "max_partitions_per_insert_block": "0",
+                _MAX_PARTITIONS: "0",
             },
         )
         async with AsyncExitStack() as stack:
@@ -213,7 +215,8 @@ class DistributedInserts:
                     return
             stage = await stack.enter_async_context(self._stages.open(table, owner))
             async with errors_about(asked, table.name, stage.table):
-                result = await rows.write(asked, text.into(stage.table))
+                of_stage = text.into(stage.table, unlimited=[_MAX_PARTITIONS])
+                result = await rows.write(asked, of_stage)
             yield stage, result
 
     async def _owner(

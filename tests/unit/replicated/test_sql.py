@@ -182,6 +182,12 @@ def test_an_insert_goes_into_the_stage_and_never_waits_there(sql: str, expected:
     assert InsertSql(sql).into(TableName("s", "x")) == expected
 
 
+def test_a_limit_of_another_table_is_not_said_of_the_stage() -> None:
+    text = InsertSql("INSERT INTO t SETTINGS n = 1, m = 2 SELECT 1 SETTINGS n = 3")
+    expected = "INSERT INTO `s`.`x` SETTINGS n = 0, m = 2 SELECT 1 SETTINGS n = 0"
+    assert text.into(TableName("s", "x"), unlimited=["n"]) == expected
+
+
 def test_settings_of_an_insert_are_read_wherever_they_stand() -> None:
     text = InsertSql(
         "INSERT INTO t (a) SETTINGS insert_quorum = 'auto', insert_deduplication_token = 'it''s' "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from engine.names import TableName
 from engine.sql.cursor import Cursor
@@ -94,11 +94,13 @@ class InsertSql:
             d.accept(",")
         return edits
 
-    def into(self, table: TableName) -> str:
-        """The text with another table, run at once even if the text asks for `async_insert`."""
+    def into(self, table: TableName, *, unlimited: Collection[str] = ()) -> str:
+        """The text with another table, run at once even if the text asks for `async_insert`. What the text
+        says of limits named `unlimited` is not said of that table."""
         ref = self._draft.refs[0]
         edits = [Edit(ref.start, ref.end, table.quoted), *self._qualifiers()]
-        edits += [setting.set_to("0") for setting in self._settings if setting.name in _FORCED_OFF]
+        off = {*_FORCED_OFF, *unlimited}
+        edits += [setting.set_to("0") for setting in self._settings if setting.name in off]
         return apply_edits(self.sql, edits)
 
 
