@@ -77,6 +77,8 @@ SELECT max(toFixedString('a', 300)), max(toLowCardinality(5)), any([toLowCardina
 SELECT sum(id::LowCardinality(UInt64)) FROM events_d SETTINGS allow_suspicious_low_cardinality_types = 1
 SELECT max([toDateTime64(id, 3, 'UTC')]::String) FROM events_d SETTINGS date_time_output_format = 'iso'
 SELECT max('{"a":1}'::JSON::String || id) FROM events_d SETTINGS output_format_json_quote_64bit_integers = 1
+SELECT count() FROM (SELECT * FROM events_d) SETTINGS input_format_skip_unknown_fields = 0
+SELECT count() FROM (SELECT * FROM events_d) SETTINGS compatibility = '22.3', http_retry_max_backoff_ms = 0
 SELECT max(('{"a.b":' || id || '}')::JSON::String) FROM events_d SETTINGS json_type_escape_dots_in_keys = 1
 SELECT max(throwIf(id > 9000, 'x', 7::Int16)) FROM events_d SETTINGS allow_custom_error_code_in_throwif = 1
 SELECT max(city), max(note) FROM events_d SETTINGS input_format_native_decode_types_in_binary_format = 1

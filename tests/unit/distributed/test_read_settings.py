@@ -6,6 +6,7 @@ import pytest
 
 from engine.errors import SqlError
 from engine.node.distributed.reading.read_settings import forwarded, spread_of
+from engine.node.distributed.reading.url_settings import settings_of_reads
 
 
 def test_what_changes_the_meaning_of_an_expression_goes_to_the_shards() -> None:
@@ -40,6 +41,21 @@ def test_how_values_become_text_goes_where_something_is_converted() -> None:
 def test_shards_write_types_as_they_are_read() -> None:
     settings = {"input_format_native_decode_types_in_binary_format": "1"}
     assert forwarded(settings, "") == "&output_format_native_encode_types_in_binary_format=1"
+
+
+def test_how_a_statement_reads_files_and_urls_is_not_how_shards_are_read() -> None:
+    assert settings_of_reads({"http_max_tries": "1", "compatibility": "22.6", "max_threads": "2"}) == ""
+    assert settings_of_reads({"http_max_tries": "5", "input_format_skip_unknown_fields": "0"}) == (
+        " SETTINGS http_max_tries = 1, input_format_skip_unknown_fields = 1"
+    )
+    skips = " SETTINGS input_format_skip_unknown_fields = 1"
+    assert (
+        settings_of_reads({"compatibility": "22.5"})
+        == settings_of_reads({"compatibility": "21.8.1"})
+        == skips
+    )
+    said = {"compatibility": "22.3", "input_format_skip_unknown_fields": "1"}
+    assert settings_of_reads(said) == settings_of_reads({"compatibility": "x"}) == ""
 
 
 def refusal(settings: dict[str, str], sql: str = "SELECT 1 FROM @", shards: int = 2) -> int:

@@ -210,6 +210,7 @@ class References:
             skipping=skipping_of(settings, definition),
             elsewhere=elsewhere(table),
             own=table.name,
+            may_set=asked.session.takes_settings and asked.settings.get("readonly") != "1",
         )
 
 

@@ -35,6 +35,7 @@ from engine.node.distributed.reading.needed_shards import needed_shards
 from engine.node.distributed.reading.read_settings import forwarded, of_shards
 from engine.node.distributed.reading.rows_to_read import ToRead
 from engine.node.distributed.reading.table_filters import filter_of, filter_setting
+from engine.node.distributed.reading.url_settings import settings_of_reads
 from engine.node.distributed.reading.zones import has_session_zone, with_zones
 from engine.node.distributed.sending.policy import policy_of
 from engine.node.reads_key import READS_PLACE
@@ -69,6 +70,8 @@ class ShardReader:
     """What is the same table, with all shards, in a statement on another node."""
     own: TableName | None = None
     """The Distributed table on this node, if it is one."""
+    may_set: bool = True
+    """The user may change settings."""
     _choices: dict[int, asyncio.Task[Peer | None]] = field(default_factory=dict)
     _orders: dict[int, Sequence[Peer]] = field(default_factory=dict)
     _early_urls: dict[Peer, str] = field(default_factory=dict)
@@ -186,7 +189,7 @@ class ShardReader:
             read = f"url({collection}, url = {quote_string(url)}, format = 'Native', structure = {structure})"
         else:
             read = f"url({quote_string(url)}, 'Native', {structure})"
-        reading = f"SELECT {names} FROM {read}"
+        reading = f"SELECT {names} FROM {read}{settings_of_reads(self.settings) if self.may_set else ''}"
         self.failover.reads.add(
             Read(
                 peer,
