@@ -174,6 +174,18 @@ def test_update_and_delete_reach_all_replicas(pair: Pair) -> None:
     )
 
 
+def test_lightweight_update_and_delete_can_be_switched_off(pair: Pair) -> None:
+    t = pair.table()
+    pair.n1.query(f"INSERT INTO {t} VALUES (1, 'a')")
+    for kind, sql in (
+        ("delete", f"DELETE FROM {t} WHERE true"),
+        ("update", f"UPDATE {t} SET v = 'b' WHERE true"),
+    ):
+        for switch in ("enable", "allow_experimental"):
+            assert error(pair.n1.post(sql, **{f"{switch}_lightweight_{kind}": "0"})) == 344
+    assert pair.rows(t) == "1\ta\n"
+
+
 def test_a_new_ttl_leaves_the_rows_alone_that_are_there_if_that_is_wanted(pair: Pair) -> None:
     t = pair.table("k UInt64, d DateTime", rest="ORDER BY k")
     pair.n1.query(f"INSERT INTO {t} VALUES (1, '2020-01-01')")

@@ -114,8 +114,10 @@ class AlterStatements:
                     fence_of=asked.fence.step,
                 )
             case StatementKind.DELETE:
+                _check_switch(asked, "enable_lightweight_delete", "DELETE")
                 await self._delete(ctx, asked)
             case StatementKind.UPDATE:
+                _check_switch(asked, "enable_lightweight_update", "UPDATE")
                 text = f"UPDATE {_behind_table(asked.sql, skipping='SET')}"
                 await self._alter(ctx, _as_alter(asked, text), least=Sync.OWN)
             case StatementKind.CREATE_INDEX | StatementKind.DROP_INDEX:
@@ -275,6 +277,17 @@ class AlterStatements:
                     f"Table {found.name} is replicated: parts of a table that is not cannot be moved to it",
                     hint="ALTER TABLE … ATTACH PARTITION … FROM copies them.",
                 )
+
+
+def _check_switch(asked: Asked, setting: str, word: str) -> None:
+    settings = settings_of(asked)
+    older = setting.replace("enable_", "allow_experimental_")
+    if not flag(settings, older if older in settings else setting, True):
+        raise SqlError(
+            Code.SUPPORT_IS_DISABLED,
+            f"{word} is disabled: {setting} = 0",
+            hint=f"Set {setting} = 1, or write ALTER TABLE … {word}.",
+        )
 
 
 # -- texts ---------------------------------------------------------------------------------------------------
