@@ -22,6 +22,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from engine.errors import (
     BadVersion,
@@ -37,9 +38,11 @@ from engine.replication.commands.mutate import (
     MutationDraft,
     check_room,
     check_waiting,
+    failure_of_alters,
     find_mutation,
     mutations_version,
     release,
+    unless_failing,
     wait_for_mutation,
 )
 from engine.replication.commands.waiting import DEFAULT_INACTIVE_TIMEOUT_S, Sync, wait_for_entry
@@ -73,7 +76,8 @@ async def alter_table(
 
     Raises SqlError: what chDB says to the commands, 517 CANNOT_ASSIGN_ALTER if this replica lags behind, 524
     if data would be rewritten that may not be, 692, 242, 344 as `check_waiting`, and 341 UNFINISHED if
-    waiting took too long; MultiFailed if an operation of `fence` is refused.
+    waiting took too long, or if this ALTER or one before it fails on this replica; MultiFailed if an
+    operation of `fence` is refused.
     """
     for _ in range(_ATTEMPTS):
         ctx.session()  # not while read-only, not even settings: the table could not be planned from
@@ -108,7 +112,13 @@ async def alter_table(
         await _alter_locally(ctx, settings, comment)
         ctx.log_changed.set()
         log.info("replication.altered table=%s version=%d", ctx.name, version + 1)
-        await wait_for_entry(ctx, altered.entry, sync=sync, inactive_timeout_s=inactive_timeout_s)
+        if sync is Sync.NONE:
+            return
+        await unless_failing(
+            ctx,
+            wait_for_entry(ctx, altered.entry, sync=sync, inactive_timeout_s=inactive_timeout_s),
+            partial(failure_of_alters, ctx, version + 1),
+        )
         if altered.mutation is not None:
             await wait_for_mutation(ctx, altered.mutation, sync=sync, inactive_timeout_s=inactive_timeout_s)
         return

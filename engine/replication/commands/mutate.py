@@ -20,8 +20,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from engine.errors import (
     BadVersion,
@@ -46,10 +47,13 @@ from engine.replication.mutation_entry import MutationEntry, mutation_number
 from engine.replication.paths import ReplicaPaths, TablePaths
 from engine.replication.replica.block_numbers import BlockNumbers, allocate_everywhere
 from engine.replication.replica.context import ReplicaContext
+from engine.replication.replica.mutation_book import MutationState
 from engine.replication.replica.queue_loader import load_mutations
 from engine.replication.text import time_text
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _ATTEMPTS = 1000
 _PAUSE_S = 0.2
@@ -230,14 +234,27 @@ async def wait_for_mutation(
     if not replicas:
         return
     waits = [(replica, _FinishedMutation(ctx.paths, replica, number).is_done) for replica in replicas]
-    done = asyncio.ensure_future(wait_on_replicas(ctx, waits, inactive_timeout_s=inactive_timeout_s))
-    failing = asyncio.ensure_future(_own_failure(ctx, number))
+    late = await unless_failing(
+        ctx,
+        wait_on_replicas(ctx, waits, inactive_timeout_s=inactive_timeout_s),
+        lambda: _failure_before(ctx, number),
+    )
+    if late:
+        raise unfinished(late, f"finish mutation {number:010} of {ctx.paths.root}")
+
+
+async def unless_failing(
+    ctx: ReplicaContext, waiting: Coroutine[Any, Any, T], failure: Callable[[], str]
+) -> T:
+    """The result of `waiting`, for what mutations hold up. Raises SqlError 341 with what `failure` says of
+    those on this replica, as soon as it says something."""
+    done = asyncio.ensure_future(waiting)
+    failing = asyncio.ensure_future(_first_failure(ctx, failure))
     try:
         await asyncio.wait([done, failing], return_when=asyncio.FIRST_COMPLETED)
         if not done.done():
             raise SqlError(Code.UNFINISHED, failing.result())
-        if late := done.result():
-            raise unfinished(late, f"finish mutation {number:010} of {ctx.paths.root}")
+        return done.result()
     finally:
         done.cancel()
         failing.cancel()
@@ -270,21 +287,42 @@ class _FinishedMutation:
         return done is not None and done >= self._number
 
 
-async def _own_failure(ctx: ReplicaContext, number: int) -> str:
-    """Returns when a part cannot be mutated on this replica, with the reason. What fails may be a mutation
-    before this one: parts go through them in their order."""
-    while True:
-        for earlier, error in ctx.queue.unreadable_mutations.items():
-            if earlier <= number:
-                return f"Mutation {number:010} waits for mutation {earlier:010}, which nobody can do: {error}"
-        for earlier, state in sorted(ctx.queue.mutations.items()):
-            if earlier <= number and state.latest_fail_reason and not state.is_done:
-                return (
-                    f"Exception happened during execution of mutation {earlier:010} with part "
-                    f"{state.latest_failed_part}, reason: {state.latest_fail_reason}. It is tried again; "
-                    "KILL MUTATION gives it up."
-                )
+async def _first_failure(ctx: ReplicaContext, failure: Callable[[], str]) -> str:
+    while not (told := failure()):
         await ctx.mutation_news.wait()
+    return told
+
+
+def _failure_before(ctx: ReplicaContext, number: int) -> str:
+    """Why a part cannot be mutated on this replica. What fails may be a mutation before this one: parts go
+    through them in their order."""
+    for earlier, error in ctx.queue.unreadable_mutations.items():
+        if earlier <= number:
+            return f"Mutation {number:010} waits for mutation {earlier:010}, which nobody can do: {error}"
+    return _failed(state for earlier, state in sorted(ctx.queue.mutations.items()) if earlier <= number)
+
+
+def failure_of_alters(ctx: ReplicaContext, version: int) -> str:
+    """Why the data of an ALTER before `version` cannot be rewritten on this replica, which holds up the
+    metadata of all behind it."""
+    for number, error in ctx.queue.unreadable_mutations.items():
+        return f"ALTER of version {version} waits for mutation {number:010}, which nobody can do: {error}"
+    return _failed(
+        state
+        for _, state in sorted(ctx.queue.mutations.items())
+        if state.alter_version is not None and state.alter_version < version
+    )
+
+
+def _failed(states: Iterable[MutationState]) -> str:
+    for state in states:
+        if state.latest_fail_reason and not state.is_done:
+            return (
+                f"Exception happened during execution of mutation {state.number:010} with part "
+                f"{state.latest_failed_part}, reason: {state.latest_fail_reason}. It is tried again; "
+                "KILL MUTATION gives it up."
+            )
+    return ""
 
 
 # -- killing ------------------------------------------------------------------------------------------------

@@ -18,7 +18,8 @@ from engine.replication.commands.optimize import Extent, OptimizeOptions, optimi
 from engine.replication.commands.waiting import Sync
 from engine.replication.log_actions import AlterMetadata, MutatePart
 from engine.replication.mutation_entry import MutationEntry
-from engine.replication.part_store import AlterPlan
+from engine.replication.part_name import PartName
+from engine.replication.part_store import AlterPlan, Part
 from engine.replication.renamed_columns import renamed_columns
 from engine.replication.replica.switches import Activity
 from engine.testing.replication_store import MemoryPartStore
@@ -164,6 +165,30 @@ def test_waiting_names_the_replicas_that_are_away() -> None:
         await third.start()
         await live.quiet()
         assert columns(second) == columns(third) == ["k", "v", "a", "b"]
+
+    run(main)
+
+
+def test_who_waits_behind_an_alter_whose_data_cannot_be_rewritten_is_told() -> None:
+    """ClickHouse lets them wait for as long as nobody kills that mutation."""
+
+    async def main(live: Live) -> None:
+        (replica,) = await live.cluster(1)
+        await replica.insert(1)
+        makes = replica.store.mutate
+
+        async def fails(source: PartName, result: PartName, commands: str) -> Part:
+            raise SqlError(Code.CANNOT_PARSE_TEXT, "Cannot parse string", name="CANNOT_PARSE_TEXT")
+
+        replica.store.mutate = fails  # type: ignore[method-assign]
+        for command in ("RENAME COLUMN v TO w", "ADD COLUMN a UInt64"):
+            with pytest.raises(SqlError, match=r"mutation 0000000000 .*Cannot parse string") as told:
+                await asyncio.wait_for(alter_table(replica.ctx, command), timeout=3600)
+            assert told.value.code == Code.UNFINISHED
+        assert columns(replica) == ["k", "w"]
+        replica.store.mutate = makes  # type: ignore[method-assign]
+        await live.quiet()
+        assert columns(replica) == ["k", "w", "a"]
 
     run(main)
 
