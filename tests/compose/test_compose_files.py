@@ -327,6 +327,46 @@ def test_a_zookeeper_without_a_quorum_is_not_healthy() -> None:
     assert serving.returncode == 0
 
 
+# --- the triggerer ------------------------------------------------------------------------------------------
+
+
+def run_triggerer(tmp_path: Path, airflow: str) -> subprocess.Popen[str]:
+    """compose/triggerer.sh with this shell text in Airflow's place."""
+    stub = tmp_path / "airflow"
+    stub.write_text(f"#!/usr/bin/env bash\n{airflow}\n")
+    stub.chmod(0o755)
+    return subprocess.Popen(
+        ["bash", str(ROOT / "compose" / "triggerer.sh")],
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize(("code", "seen"), [(0, 1), (3, 3)])
+def test_a_triggerer_that_ends_unasked_has_failed_so_that_it_is_started_again(
+    tmp_path: Path, services: dict[str, dict[str, Any]], code: int, seen: int
+) -> None:
+    """Airflow's ends with 0 when its worker process was killed, and Docker starts only failures again."""
+    service = services["airflow-triggerer"]
+    assert service["restart"] == "on-failure" and service["command"] == ["bash", "compose/triggerer.sh"]
+
+    ended = run_triggerer(tmp_path, f"[[ $1 == triggerer ]] && exit {code}")
+
+    ended.communicate(timeout=60)
+    assert ended.returncode == seen
+
+
+def test_a_triggerer_that_is_stopped_ends_when_it_is_ready_and_has_not_failed(tmp_path: Path) -> None:
+    stopped = run_triggerer(
+        tmp_path, "trap 'sleep 0.3; echo ready; exit 0' TERM; echo up; while :; do sleep 0.05; done"
+    )
+    assert stopped.stdout is not None and stopped.stdout.readline() == "up\n"
+    stopped.terminate()
+    rest, _ = stopped.communicate(timeout=60)
+    assert (stopped.returncode, rest) == (0, "ready\n")
+
+
 # --- the migrations for ClickHouse 18.16 --------------------------------------------------------------------
 
 
