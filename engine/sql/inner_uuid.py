@@ -26,7 +26,8 @@ def inner_uuid_at(d: Draft) -> int | None:
     if d.looking_at("ON", "CLUSTER"):
         d.at += 2
         d.identifier_or_string()
-    if d.word == "REFRESH":  # the schedule comes first
-        d.skip_to("TO", "(", "ENGINE", "AS", "EMPTY", "POPULATE", "SETTINGS", "APPEND")
-        d.accept("APPEND")
+    if d.word == "REFRESH":
+        d.skip_to("APPEND", "TO", "(", "ENGINE", "AS", "EMPTY", "POPULATE")
+        if not d.accept("APPEND"):
+            return None  # each refresh puts a new table in the old one's place
     return d.last_end

@@ -216,6 +216,17 @@ def test_a_views_own_table_gets_one_uuid_on_all_hosts() -> None:
     assert "INNER" not in query(create.format("TO d.t"), shared_uuid=UUID(int=5))
 
 
+def test_a_refreshable_views_own_table_gets_a_uuid_only_where_rows_are_appended() -> None:
+    """Otherwise each refresh makes a table anew, and every host refuses the clause (36)."""
+    create = (
+        "CREATE MATERIALIZED VIEW d.v ON CLUSTER c REFRESH EVERY 1 HOUR {}ENGINE = Memory AS SELECT 1 AS a"
+    )
+    replaced = query(create.format("SETTINGS refresh_retries = 3 "), shared_uuid=UUID(int=5))
+    assert "VIEW d.v UUID" in replaced and "INNER" not in replaced
+    appended = query(create.format("SETTINGS refresh_retries = 3 APPEND "), shared_uuid=UUID(int=5))
+    assert "SETTINGS refresh_retries = 3 APPEND TO INNER UUID '" in appended
+
+
 def test_a_statement_without_the_clause_can_be_given_one() -> None:
     assert "ON CLUSTER c" in query("DROP TABLE d.t", on_cluster="c")
 
