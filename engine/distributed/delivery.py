@@ -184,6 +184,7 @@ class Deliveries:
         except SqlError as error:
             if error.code != Code.UNKNOWN_SETTING or not with_token:
                 raise
-            # A server of before 2021. It knows a block by the hash of its rows, which are the same.
-            self._without_token.add(peer.name)
+            # A server of before 2021. It knows a block by the hash of its rows, which are the same. Or one
+            # that does not know another setting of this INSERT, and refuses it again: it gets tokens later.
             await self._sink.write(peer, block, with_token=False)
+            self._without_token.add(peer.name)

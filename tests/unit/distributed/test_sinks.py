@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import cast
 
 from aiohttp import web
@@ -15,7 +15,8 @@ from engine.names import HostId
 from engine.node.distributed.sending.sinks import NodeSink
 from engine.storage import ChdbPool
 
-PROFILE = {"async_insert": "1", "wait_for_async_insert": "0", "insert_deduplicate": "0"}
+NEWER = "deduplicate_insert"
+PROFILE = {"async_insert": "1", "wait_for_async_insert": "0", "insert_deduplicate": "0", NEWER: "disable"}
 """Of the replica's user: an INSERT is answered before its rows are written, and is never a repetition."""
 
 
@@ -23,23 +24,30 @@ async def rows() -> AsyncIterator[bytes]:
     yield b"rows"
 
 
-async def sent(block: Block, *, with_token: bool) -> Mapping[str, str]:
-    """The settings by which the replica writes the block, its profile's where nothing else came."""
-    received: dict[str, str] = {}
+async def sent(*blocks: Block, with_token: bool, unknown: Sequence[str] = ()) -> Sequence[Mapping[str, str]]:
+    """The settings by which the replica writes each block, its profile's where nothing else came; where it
+    refuses one, those that came."""
+    received: list[Mapping[str, str]] = []
 
     async def insert(request: web.Request) -> web.Response:
-        received.update(request.query)
         await request.read()
-        return web.Response(headers={"X-ClickHouse-Server-Display-Name": "replica"})
+        said = {"X-ClickHouse-Server-Display-Name": "replica"}
+        received.append({**PROFILE, **request.query})
+        refused = next((name for name in unknown if name in request.query), "")
+        if not refused:
+            return web.Response(headers=said)
+        text = f"Code: 115. DB::Exception: Unknown setting {refused}. (UNKNOWN_SETTING)"
+        return web.Response(status=404, headers={**said, "X-ClickHouse-Exception-Code": "115"}, text=text)
 
     app = web.Application()
     app.router.add_post("/", insert)
     async with TestServer(app) as server:
         peer = Peer(HostId("replica", 9000), "127.0.0.1", cast(int, server.port))
         sink = NodeSink(cast(ChdbPool, None), SystemEnv())
-        await sink.write(peer, block, with_token=with_token)
+        for block in blocks:
+            await sink.write(peer, block, with_token=with_token)
         await sink.close()
-    return {**PROFILE, **received}
+    return received
 
 
 def block(**settings: str) -> Block:
@@ -47,12 +55,19 @@ def block(**settings: str) -> Block:
 
 
 async def test_a_block_is_written_before_the_answer_and_known_by_its_token_whatever_profiles_say() -> None:
-    seen = await sent(block(insert_deduplicate="0"), with_token=True)
+    [seen] = await sent(block(insert_deduplicate="0"), with_token=True)
     assert (seen[TOKEN_SETTING], seen["insert_deduplicate"], seen["async_insert"]) == ("7f", "1", "0")
+    assert seen[NEWER] == "enable"
+
+
+async def test_a_server_that_knows_tokens_alone_is_asked_once_whether_it_knows_more() -> None:
+    refused, *written = await sent(block(), block(), with_token=True, unknown=[NEWER])
+    assert refused[NEWER] == "enable"
+    assert [(seen[TOKEN_SETTING], seen[NEWER]) for seen in written] == [("7f", "disable")] * 2
 
 
 async def test_a_server_that_knows_no_tokens_is_told_what_the_insert_said() -> None:
     """It knows a block by its rows, and who inserts equal ones may want both. It knows no `async_insert`."""
-    seen = await sent(block(insert_deduplicate="0"), with_token=False)
+    [seen] = await sent(block(insert_deduplicate="0"), with_token=False)
     assert TOKEN_SETTING not in seen
     assert (seen["insert_deduplicate"], seen["async_insert"]) == ("0", PROFILE["async_insert"])

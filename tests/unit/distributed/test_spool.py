@@ -7,6 +7,7 @@ import contextlib
 import random
 import uuid
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -383,6 +384,18 @@ class FixedEnv(SystemEnv):
         return uuid.UUID(int=1)
 
 
+class KnowsTokens:
+    """A sink: a server that knows tokens and not the setting of funnels; with which block it got a token."""
+
+    def __init__(self) -> None:
+        self.written: list[tuple[str, bool]] = []
+
+    async def write(self, peer: Peer, block: Block, *, with_token: bool) -> None:
+        if "enable_funnel_functions" in block.settings:
+            raise SqlError(115, "Unknown setting enable_funnel_functions")
+        self.written.append((block.token, with_token))
+
+
 class Answers:
     """A sink: what each host answers; remembers who was asked."""
 
@@ -439,3 +452,18 @@ def test_an_old_server_gets_no_token_from_then_on() -> None:
     sink = Answers(host_1_1=SqlError(115, "Unknown setting insert_deduplication_token"))
     deliver(sink, times=2)
     assert sink.asked == [("host-1-1", True), ("host-1-1", False), ("host-1-1", False)]
+
+
+def test_a_server_that_does_not_know_another_setting_gets_tokens_all_the_same() -> None:
+    """1. An INSERT has a setting that a replica does not know, and fails. 2. The next one has none."""
+    sink = KnowsTokens()
+    deliveries = Deliveries(sink, FixedEnv(), own_host="me")
+
+    async def run() -> None:
+        with pytest.raises(SqlError, match="enable_funnel_functions"):
+            block = replace(BLOCK, settings={"enable_funnel_functions": "1"})
+            await deliveries.to_any(SHARDS[0].peers, block, IN_ORDER)
+        await deliveries.to_any(SHARDS[0].peers, BLOCK, IN_ORDER)
+
+    asyncio.run(run())
+    assert sink.written == [("token", True)]

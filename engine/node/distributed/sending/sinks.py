@@ -12,6 +12,8 @@ from engine.config.model import User
 from engine.distributed.delivery import DEPTH_SETTING, TOKEN_SETTING, Block
 from engine.distributed.peers import Peer
 from engine.env import Env
+from engine.errors import Code, SqlError
+from engine.names import HostId
 from engine.node.statement import Answer, Asked
 from engine.storage import ChdbPool
 from engine.storage.statement_text import InsertText
@@ -22,6 +24,10 @@ _FOR_ONE_BLOCK = {"min_insert_block_size_rows": "100000000", "min_insert_block_s
 _WHATEVER_PROFILES_SAY = {"insert_deduplicate": "1", "async_insert": "0"}
 """Of blocks of equal rows: the token is this one's alone. And of when it is written: an answer is the proof
 that it was. Servers that know tokens know both."""
+
+_BEFORE_THE_OLDER = {"deduplicate_insert": "enable"}
+"""In servers that know it, it comes before `insert_deduplicate`: a profile that disables it would have a
+block that is sent again stored twice."""
 
 MAX_ANSWER_BYTES = 1 << 20
 """What a peer may say to an INSERT, or to a probe."""
@@ -49,6 +55,7 @@ class NodeSink:
         self._pool = pool
         self._env = env
         self._clients: dict[Peer, NodeClient] = {}
+        self._without_newer: set[HostId] = set()
         self.here: Here | None = None
         """Set when the router is there; until then this node is reached as any other."""
 
@@ -56,8 +63,21 @@ class NodeSink:
         settings = {**block.settings}
         if with_token:
             settings |= {**_WHATEVER_PROFILES_SAY, TOKEN_SETTING: block.token}
+            if peer.name not in self._without_newer:
+                try:
+                    await self._write(peer, block, {**settings, **_BEFORE_THE_OLDER})
+                except SqlError as error:
+                    if error.code != Code.UNKNOWN_SETTING:
+                        raise
+                else:
+                    return
         else:
             settings.pop(DEPTH_SETTING, None)  # so old a server does not know it either
+        await self._write(peer, block, settings)
+        if with_token:
+            self._without_newer.add(peer.name)
+
+    async def _write(self, peer: Peer, block: Block, settings: dict[str, str]) -> None:
         if peer.is_local and self.here is not None:
             await self._here(self.here, peer, block, {**_FOR_ONE_BLOCK, **settings})
             return
