@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import enum
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Protocol
 
 from engine.errors import Code, ReplyLost, SqlError
 from engine.names import TableName, quote_string
 from spark_apps.clickhouse_cluster import records, staging
+from spark_apps.clickhouse_cluster.content import Content
 from spark_apps.clickhouse_cluster.http import Server
 from spark_apps.clickhouse_cluster.records import Plan
 
@@ -56,13 +57,13 @@ class Decisions(Protocol):
     def done_of(self, jobs: frozenset[str]) -> frozenset[str]:
         """Those of these jobs that are done."""
 
-    def record_batch(self, stream: str, batch: int, rows: int) -> None:
+    def record_batch(self, stream: str, batch: int, content: Content) -> None:
         """A stream's batch is done."""
 
     def last_batch(self, stream: str) -> int:
         """The greatest number of a batch that is recorded; -1 if there is none."""
 
-    def rows_of_batch(self, stream: str, batch: int) -> int | None:
+    def content_of_batch(self, stream: str, batch: int) -> Content | None:
         """As it was recorded the last time, if it was."""
 
 
@@ -122,11 +123,11 @@ class OnOneServer:
         done = {name.removeprefix("done_") for name in staging.tables(self.server, "done_%")}
         return jobs & done
 
-    def record_batch(self, stream: str, batch: int, rows: int) -> None:
-        records.record(self.server, stream, records.Event.BATCH, {str(batch): {"rows": rows}})
+    def record_batch(self, stream: str, batch: int, content: Content) -> None:
+        records.record(self.server, stream, records.Event.BATCH, {str(batch): asdict(content)})
 
     def last_batch(self, stream: str) -> int:
         return records.last_batch(self.server, stream)
 
-    def rows_of_batch(self, stream: str, batch: int) -> int | None:
-        return records.rows_of_batch(self.server, stream, batch)
+    def content_of_batch(self, stream: str, batch: int) -> Content | None:
+        return records.content_of_batch(self.server, stream, batch)

@@ -51,6 +51,15 @@ class Delivery(enum.Enum):
     DIRECT = "direct"
 
 
+class RepeatedBatch(enum.Enum):
+    """What of a stream's batch that comes again has to be as it was."""
+
+    COMPARED = "compared"
+    """All rows."""
+    COUNTED = "counted"
+    """Their number: of a query that makes other values each time."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """What the user asks for.
@@ -60,7 +69,7 @@ class Options:
     load takes place once; empty for one that cannot be repeated. `filter` is SQL that every row read fulfils,
     and with `final` rows are read as merges would leave them. `partitions` are ids that an overwriting load
     replaces also where it has no rows for them. `placement` is for small tables that every shard holds in
-    full.
+    full. `repeated_batch` is for streams, and None where it was left out.
     """
 
     table: TableName
@@ -73,6 +82,7 @@ class Options:
     placement: Placement = Placement.BY_KEY
     delivery: Delivery = Delivery.STAGED
     materialized_views: Views = Views.REFUSED
+    repeated_batch: RepeatedBatch | None = None
     shards: tuple[tuple[int, tuple[Server, ...]], ...] = ()
     sharding_key: str = ""
     cluster_file: str = ""
@@ -121,6 +131,11 @@ class Options:
             final=_one_of(Final, values, "final", Final.OFF),
             delivery=_one_of(Delivery, values, "delivery", Delivery.STAGED),
             materialized_views=_one_of(Views, values, "materialized_views", Views.REFUSED),
+            repeated_batch=(
+                _one_of(RepeatedBatch, values, "repeated_batch", RepeatedBatch.COMPARED)
+                if "repeated_batch" in values
+                else None
+            ),
             placement=_one_of(Placement, values, "placement", Placement.BY_KEY),
             shards=shards,
             sharding_key=values.get("sharding_key", ""),
@@ -137,7 +152,7 @@ _PARTITION_ID = re.compile(r"[A-Za-z0-9_-]+\Z")
 _KNOWN = {
     "url", "user", "password", "job_id", "shards", "sharding_key", "cluster_file", "http_port",
     "block_rows", "filter", "pushdown", "placement", "delivery", "partitions", "table", "path",
-    "replicas_wait_s", "materialized_views", "final",
+    "replicas_wait_s", "materialized_views", "final", "repeated_batch",
     "checkpointlocation",
 }  # fmt: skip
 

@@ -16,6 +16,7 @@ from typing import Any
 from engine.errors import Code, SqlError
 from engine.names import TableName, quote_string
 from spark_apps.clickhouse_cluster import staging
+from spark_apps.clickhouse_cluster.content import Content
 from spark_apps.clickhouse_cluster.http import Server
 from spark_apps.clickhouse_cluster.insert_settings import at_once
 
@@ -65,7 +66,8 @@ class ShardPlan:
 class Plan:
     """One decision: what a job's commit moves into the table. `at` is the time in seconds.
 
-    `partitions` are replaced also where there are no rows for them.
+    `partitions` are replaced also where there are no rows for them. `digest` is that of a stream's batch
+    (`content`).
     """
 
     job: str
@@ -75,6 +77,7 @@ class Plan:
     at: int
     shards: tuple[ShardPlan, ...]
     partitions: tuple[str, ...] = ()
+    digest: int | None = None
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -148,11 +151,11 @@ def last_batch(server: Server, stream: str) -> int:
     return int(row["last"]) if row["n"] != "0" else -1
 
 
-def rows_of_batch(server: Server, stream: str, batch: int) -> int | None:
+def content_of_batch(server: Server, stream: str, batch: int) -> Content | None:
     """As it was recorded the last time, if it was."""
     one = f"{_batches(stream)} AND partition_id = '{batch}' ORDER BY at DESC LIMIT 1"
-    found = [json.loads(row["facts"])["rows"] for row in server.rows(f"SELECT facts FROM {one}")]
-    return int(found[0]) if found else None
+    found = [json.loads(row["facts"]) for row in server.rows(f"SELECT facts FROM {one}")]
+    return Content(found[0]["rows"], found[0].get("digest")) if found else None
 
 
 def _batches(stream: str) -> str:

@@ -7,8 +7,8 @@ leave them out may lose some.
 
 So what each batch wrote is recorded where its job was decided, before the job of the batch
 before it is forgotten. A query that is set back is refused, unless its user has named it (`job_id`), which
-says that the batches are the same again: then they are left out, as long as they have as many rows as they
-had. The last batch is left out on the same condition, whoever repeats it.
+says that the batches are the same again: then they are left out, as long as they have the rows that they
+had (`content`). The last batch is left out on the same condition, whoever repeats it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Callable
 
 from engine.errors import Refused
 from spark_apps.clickhouse_cluster import staging
+from spark_apps.clickhouse_cluster.content import Content
 from spark_apps.clickhouse_cluster.decisions import Decisions
 from spark_apps.clickhouse_cluster.options import Placement
 from spark_apps.clickhouse_cluster.outcome import ask_all
@@ -27,20 +28,26 @@ from spark_apps.clickhouse_cluster.target import Target
 log = logging.getLogger(__name__)
 
 
+_OTHERS = (
+    "One that makes other values each time (a random number, the time at which it runs) is told by "
+    'repeated_batch="counted" that as many rows are the same.'
+)
+
+
 class SetBack(Refused):
     """See the module."""
 
 
 def is_written_again(
-    target: Target, query: str, batch: int, *, is_named: bool, count: Callable[[], int]
+    target: Target, query: str, batch: int, *, is_named: bool, look: Callable[[], Content]
 ) -> bool:
     """Whether this batch is to be left out: it is from before the last one, of a query that was named, and
-    has as many rows (`count`) as it had. Raises SetBack, Unavailable."""
+    has the rows (`look`) that it had. Raises SetBack, Unavailable."""
     key = staging.job_key(query, target)
     last, where = _last(target, key)
     if batch >= last or where is None:
         return False
-    had = where.rows_of_batch(key, batch)
+    had = where.content_of_batch(key, batch)
     what = f"Batch {batch} of the query {query} comes after batch {last}, which is in {target.name}"
     if not is_named:
         raise SetBack(
@@ -48,35 +55,43 @@ def is_written_again(
             hint="Nothing of it was written. Start the query with the checkpoint that it had, or with a new "
             "one that begins where the written rows end.",
         )
-    if had != (given := count()):
+    given = look()
+    if had is None or not had.may_be(given):
+        then = "no" if had is None else had.rows
         raise SetBack(
-            f"{what}: it had {'no' if had is None else had} rows then, and has {given} now.",
-            hint="Nothing of it was written. A query that reads other rows needs another job_id.",
+            f"{what}: it had {then} rows then, and has {_now(had, given)} now.",
+            hint=f"Nothing of it was written. A query that reads other rows needs another job_id. {_OTHERS}",
         )
     log.warning("spark.batch_left_out query=%s batch=%s last=%s", query, batch, last)
     return True
 
 
-def record_written(decisions: Decisions, target: Target, query: str, batch: int, rows: int) -> None:
+def record_written(decisions: Decisions, target: Target, query: str, batch: int, content: Content) -> None:
     """That a batch is done."""
-    decisions.record_batch(staging.job_key(query, target), batch, rows)
+    decisions.record_batch(staging.job_key(query, target), batch, content)
 
 
-def rows_written(plan: Plan, target: Target) -> int:
-    """Of a batch, as the frame had them."""
+def content_written(plan: Plan, target: Target) -> Content:
+    """Of a batch, as the frame had it."""
     by_shard = [shard.rows for shard in plan.shards]
-    return max(by_shard) if target.placement is Placement.EVERY_SHARD else sum(by_shard)
+    rows = max(by_shard) if target.placement is Placement.EVERY_SHARD else sum(by_shard)
+    return Content(rows, plan.digest)
 
 
-def require_same_rows(target: Target, query: str, batch: int, *, had: int, given: int) -> None:
+def require_same_rows(target: Target, query: str, batch: int, *, had: Content, given: Content) -> None:
     """Of a batch that is done, by this run or by an earlier one. Raises SetBack."""
-    if had != given:
+    if not had.may_be(given):
         raise SetBack(
-            f"Batch {batch} of the query {query} is in {target.name} with {had} rows, and has {given} now.",
+            f"Batch {batch} of the query {query} is in {target.name} with {had.rows} rows, and has "
+            f"{_now(had, given)} now.",
             hint="Nothing of it was written now. The query's checkpoint is older than what it has written, "
             "or the query was changed: start it once as it was. Or it has a second writer to this table, "
-            "which needs a job_id of its own.",
+            f"which needs a job_id of its own. {_OTHERS}",
         )
+
+
+def _now(had: Content | None, given: Content) -> str:
+    return f"{given.rows} others" if had is not None and had.rows == given.rows else str(given.rows)
 
 
 def _last(target: Target, key: str) -> tuple[int, Decisions | None]:

@@ -25,12 +25,13 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TypeVar
 
 from engine.errors import Code, Corrupt, ReplyLost, SqlError, Unavailable
 from engine.names import TableName, quote_string
 from spark_apps.clickhouse_cluster import staging
+from spark_apps.clickhouse_cluster.content import Content
 from spark_apps.clickhouse_cluster.decisions import Progress
 from spark_apps.clickhouse_cluster.http import Server
 from spark_apps.clickhouse_cluster.insert_settings import at_once, deduplicated
@@ -131,25 +132,25 @@ class Shared:
         rows = self._on_one(lambda server: server.rows(sql, timeout_s=_ANSWER_S)) if jobs else []
         return frozenset(str(row["job"]) for row in rows)
 
-    def record_batch(self, stream: str, batch: int, rows: int) -> None:
-        facts = json.dumps({"batch": batch, "rows": rows})
+    def record_batch(self, stream: str, batch: int, content: Content) -> None:
+        facts = json.dumps({"batch": batch, **asdict(content)})
         self._on_one(lambda server: self._insert(server, stream, _BATCH, facts, {}))
 
     def last_batch(self, stream: str) -> int:
         return max(self._batches(stream), default=-1)
 
-    def rows_of_batch(self, stream: str, batch: int) -> int | None:
+    def content_of_batch(self, stream: str, batch: int) -> Content | None:
         return self._batches(stream).get(batch)
 
-    def _batches(self, stream: str) -> dict[int, int]:
-        """Of the stream, rows by batch."""
+    def _batches(self, stream: str) -> dict[int, Content]:
+        """Of the stream, what each batch wrote."""
         where = f"job = {quote_string(stream)} AND event = '{_BATCH}' ORDER BY at"
 
-        def on(server: Server) -> dict[int, int]:
+        def on(server: Server) -> dict[int, Content]:
             self._sync(server)
             found = server.rows(f"SELECT facts FROM {self.table.quoted} WHERE {where}", timeout_s=_ANSWER_S)
             facts = [json.loads(row["facts"]) for row in found]
-            return {one["batch"]: one["rows"] for one in facts}
+            return {one["batch"]: Content(one["rows"], one.get("digest")) for one in facts}
 
         return self._on_one(on)
 

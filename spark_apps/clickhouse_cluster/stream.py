@@ -16,13 +16,14 @@ from pyspark.sql import DataFrame
 from engine.errors import ConfigError
 from spark_apps.clickhouse_cluster import staging
 from spark_apps.clickhouse_cluster.batches import QUERY_ID, forget_what_is_not_repeated, job_of
-from spark_apps.clickhouse_cluster.options import FORMAT, Options
+from spark_apps.clickhouse_cluster.content import content_of
+from spark_apps.clickhouse_cluster.options import FORMAT, Options, RepeatedBatch
 from spark_apps.clickhouse_cluster.outcome import earlier
 from spark_apps.clickhouse_cluster.set_back import (
+    content_written,
     is_written_again,
     record_written,
     require_same_rows,
-    rows_written,
 )
 from spark_apps.clickhouse_cluster.target import Target
 
@@ -34,23 +35,26 @@ def batch_writer(table: str, **options: str) -> Callable[[DataFrame, int], None]
     over the same batches, and for each of several writers of one query to the same table.
     """
     parsed = Options.parse({**options, "table": table})
+    how = parsed.repeated_batch or RepeatedBatch.COMPARED
 
     def write(batch: DataFrame, batch_id: int) -> None:
         query_id = options.get("job_id") or _query_of(batch)
         is_named, target = bool(options.get("job_id")), Target.find(parsed)
-        if is_written_again(target, query_id, batch_id, is_named=is_named, count=batch.count):
+        if is_written_again(
+            target, query_id, batch_id, is_named=is_named, look=lambda: content_of(batch, how)
+        ):
             return
-        job = {**options, "job_id": job_of(query_id, batch_id)}
+        job = {**options, "job_id": job_of(query_id, batch_id), "repeated_batch": how.value}
         key = staging.job_key(job["job_id"], target)
         is_repeated = earlier(target, key).plan is not None
         batch.write.format(FORMAT).options(**job).mode("append").save(table)
         found = earlier(target, key)
         if found.plan is not None and found.decisions is not None:
-            had = rows_written(found.plan, target)
+            had = content_written(found.plan, target)
             record_written(found.decisions, target, query_id, batch_id, had)
             forget_what_is_not_repeated(target, query_id, batch_id)
             if is_repeated:
-                require_same_rows(target, query_id, batch_id, had=had, given=batch.count())
+                require_same_rows(target, query_id, batch_id, had=had, given=content_of(batch, how))
 
     return write
 

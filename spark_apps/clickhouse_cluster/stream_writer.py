@@ -5,9 +5,9 @@ repeated after a crash has the same. Spark keeps them from the writer and tells 
 puts its job into its message, and the commit takes it from there.
 
 Safety argument. As for a job (`commit`), and:
-1. An attempt looks whether its batch was decided before. Then it only counts its rows.
+1. An attempt looks whether its batch was decided before. Then it only looks at its rows (`content`).
 2. The commit looks again. A batch that was decided, by whomever, is carried out as it was decided. One that
-   had another number of rows then ends the query: to leave it out would lose some (`set_back`).
+   had other rows then ends the query: to leave it out would lose some (`set_back`).
 3. Spark repeats no batch but the last, so records of the one before it are forgotten. A crash before that
    leaves them for three months. A batch from before the last is not written (`set_back`).
 A batch that fails drops what its tasks have staged, unless it was decided. What a killed driver has staged
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -28,13 +28,14 @@ from pyspark.sql.types import StructType
 from engine.errors import ConfigError, NodeUnavailable, ReplyLost
 from spark_apps.clickhouse_cluster import staging
 from spark_apps.clickhouse_cluster.batches import BATCH_ID, QUERY_ID, forget_what_is_not_repeated, job_of
-from spark_apps.clickhouse_cluster.options import Delivery, Options
+from spark_apps.clickhouse_cluster.content import Content, Counted
+from spark_apps.clickhouse_cluster.options import Delivery, Options, RepeatedBatch
 from spark_apps.clickhouse_cluster.records import Mode
 from spark_apps.clickhouse_cluster.set_back import (
+    content_written,
     is_written_again,
     record_written,
     require_same_rows,
-    rows_written,
 )
 from spark_apps.clickhouse_cluster.writer import Job, TaskStaged, finish, give_up, stage
 
@@ -43,11 +44,11 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class BatchStaged(TaskStaged):
-    """What a task staged, of how many rows that it was given, and for which query and job."""
+    """What a task staged, of what it was given, and for which query and job."""
 
-    query: str
-    job: Job
-    given: int
+    query: str = field(kw_only=True)
+    job: Job = field(kw_only=True)
+    given: Content = field(kw_only=True)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -72,19 +73,14 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if not query or batch is None:
             raise ConfigError("Only micro-batches can be written: this task belongs to none.")
         job = self._job.named(job_of(query, batch))
-        given = 0
-
-        def counted() -> Iterator[pa.RecordBatch]:
-            nonlocal given
-            for some in iterator:
-                given += some.num_rows
-                yield some
-
-        rows = counted()
+        rows = Counted(iterator, self._names, self._job.options.repeated_batch or RepeatedBatch.COMPARED)
         done = stage(job, self._names, rows, task=context.partitionId(), attempt=context.taskAttemptId())
         for _ in rows:
             """Of a batch that was decided before."""
-        return BatchStaged(done.task, done.attempt, done.staged, query, job, given)
+        given = rows.content
+        return BatchStaged(
+            done.task, done.attempt, done.staged, given.digest, query=query, job=job, given=given
+        )
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         if None in messages:  # of a task that was never asked to write
@@ -96,14 +92,14 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if not staged:
             return
         query, job = staged[0].query, staged[0].job
-        given = sum(message.given for message in staged)
+        given = sum((message.given for message in staged), Content())
         is_named = bool(self._job.options.job_id)
-        if is_written_again(job.target, query, batchId, is_named=is_named, count=lambda: given):
+        if is_written_again(job.target, query, batchId, is_named=is_named, look=lambda: given):
             self.abort(messages, batchId)
             return
         job = job.looked_at_again()
         plan = finish(job, staged)
-        had = rows_written(plan, job.target)
+        had = content_written(plan, job.target)
         record_written(job.decisions, job.target, query, batchId, had)
         forget_what_is_not_repeated(job.target, query, batchId)
         require_same_rows(job.target, query, batchId, had=had, given=given)

@@ -22,12 +22,13 @@ from pyspark.sql.types import StructType
 from engine.errors import Code, ConfigError, NodeUnavailable, OnclusterError, ReplyLost, SqlError
 from spark_apps.clickhouse_cluster import commit, records, staging
 from spark_apps.clickhouse_cluster.collector import spare_the_modules
+from spark_apps.clickhouse_cluster.content import Content, Counted
 from spark_apps.clickhouse_cluster.decisions import Decisions, Progress
 from spark_apps.clickhouse_cluster.http import Server
 from spark_apps.clickhouse_cluster.insert_settings import at_once
 from spark_apps.clickhouse_cluster.key_types import require_types_of_key
 from spark_apps.clickhouse_cluster.moves import RowsMissing
-from spark_apps.clickhouse_cluster.options import Options
+from spark_apps.clickhouse_cluster.options import Options, RepeatedBatch
 from spark_apps.clickhouse_cluster.outcome import earlier, new_decisions
 from spark_apps.clickhouse_cluster.partition_ids import require_partition_ids
 from spark_apps.clickhouse_cluster.proof import RowsTooMany
@@ -46,11 +47,13 @@ _INSERT_SETTINGS = {"max_partitions_per_insert_block": "0", "optimize_on_insert"
 
 @dataclass
 class TaskStaged(WriterCommitMessage):
-    """What the winning attempt of a task staged: by shard (from 0), the table and its rows."""
+    """What the winning attempt of a task staged: by shard (from 0), the table and its rows. `digest` is that
+    of the rows, where they are a stream's."""
 
     task: int
     attempt: int
     staged: tuple[tuple[int, Staged], ...]
+    digest: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +137,10 @@ class ClusterWriter(DataSourceArrowWriter):
         context = TaskContext.get()
         assert context is not None
         task, attempt = context.partitionId(), context.taskAttemptId()
-        return stage(self._job, self._names, iterator, task=task, attempt=attempt)
+        how = self._job.options.repeated_batch or RepeatedBatch.COUNTED
+        rows = Counted(iterator, self._names, how)
+        done = stage(self._job, self._names, rows, task=task, attempt=attempt)
+        return replace(done, digest=rows.content.digest)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         finish(self._job, messages)
@@ -338,7 +344,11 @@ def _plan(job: Job, winners: Sequence[TaskStaged]) -> Plan:
         for shard in job.target.shards
     )
     also = _replaced(job.options, job.mode)
-    return Plan(job.key, job.epoch, str(job.target.table), job.mode.value, int(time.time()), shards, also)
+    content = sum((Content(0, winner.digest) for winner in winners), Content())
+    return Plan(
+        job.key, job.epoch, str(job.target.table), job.mode.value, int(time.time()), shards, also,
+        content.digest if winners else None,
+    )  # fmt: skip
 
 
 def _replaced(options: Options, mode: Mode) -> tuple[str, ...]:

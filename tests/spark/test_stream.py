@@ -16,6 +16,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from engine.errors import ConfigError
 from engine.names import TableName
 from spark_apps.clickhouse_cluster import records, staging
+from spark_apps.clickhouse_cluster.content import Content
 from spark_apps.clickhouse_cluster.options import Options
 from spark_apps.clickhouse_cluster.outcome import new_decisions
 from spark_apps.clickhouse_cluster.set_back import SetBack, is_written_again, record_written
@@ -191,6 +192,31 @@ def test_a_query_with_an_older_checkpoint_than_it_wrote_with_neither_doubles_nor
     assert nodes.staging() == []
 
 
+def test_a_batch_that_comes_again_with_other_rows_that_are_as_many_is_not_taken_for_the_same(
+    spark: SparkSession, nodes: Servers, tmp_path: Path, how: str
+) -> None:
+    """1. Batch 1 is written, and its file of the checkpoint is lost. 2. What it read is in one file more, in
+    another order: the batch is left out. 3. It has another row."""
+    table = nodes.table("a UInt32", rest="ORDER BY a")
+    source, checkpoint = files(tmp_path, number=1), tmp_path / "checkpoint"
+    stream = spark.readStream.schema("a long").csv(str(source))
+    options = {"shards": nodes.option, "sharding_key": "a"}
+    written_by(how, stream, table, checkpoint, **options)
+    shutil.copytree(checkpoint, tmp_path / "again")
+    shutil.copytree(checkpoint, tmp_path / "other")
+    (source / "1.csv").write_text("1000\n2000\n3000\n")
+    written_by(how, stream, table, checkpoint, **options)
+    (source / "1.csv").write_text("3000\n")
+    (source / "2.csv").write_text("2000\n1000\n")
+    written_by(how, stream, table, tmp_path / "again", **options)
+    (source / "2.csv").write_text("2000\n1001\n")
+    with pytest.raises(StreamingQueryException, match="with 3 rows, and has 3 others now"):
+        written_by(how, stream, table, tmp_path / "other", **options)
+    options |= {"repeated_batch": "counted"}
+    written_by(how, stream, table, tmp_path / "other", **options)
+    assert nodes.ask(f"SELECT a FROM {table}") == sorted(map(str, (*range(10), 1000, 2000, 3000)))
+
+
 def test_a_named_query_whose_checkpoint_is_made_anew_writes_no_batch_again_and_none_in_place_of_another(
     spark: SparkSession, nodes: Servers, tmp_path: Path, how: str
 ) -> None:
@@ -210,7 +236,7 @@ def test_a_named_query_whose_checkpoint_is_made_anew_writes_no_batch_again_and_n
     expected = sorted(map(str, (*range(30), 1000)))
     assert nodes.ask(f"SELECT a FROM {table}") == expected
     (source / "0.csv").write_text("2000\n")
-    with pytest.raises(StreamingQueryException, match="it had 10 rows then, and has 1 now"):
+    with pytest.raises(StreamingQueryException, match="it had 10 rows then, and has 10 others now"):
         run("third")
     assert nodes.ask(f"SELECT a FROM {table}") == expected
     assert nodes.staging() == []
@@ -226,21 +252,24 @@ def test_what_a_query_wrote_is_known_whichever_shard_is_the_first_now(servers: S
     turned = target_of(";".join(reversed(servers.option.split(";"))))
 
     def is_left_out(batch: int, rows: int) -> bool:
-        return is_written_again(turned, "q", batch, is_named=True, count=lambda: rows)
+        return is_written_again(turned, "q", batch, is_named=True, look=lambda: Content(rows, digest=rows))
 
     records.prepare(target.shards[0].replica)
     assert not is_left_out(0, rows=7)
     decisions = new_decisions(target, alone=target.shards[0].replica)
     for batch in (0, 9, 10):
-        record_written(decisions, target, "q", batch, rows=batch + 7)
+        record_written(decisions, target, "q", batch, Content(batch + 7, digest=batch + 7))
     assert (is_left_out(0, rows=7), is_left_out(9, rows=16)) == (True, True)
     assert (is_left_out(10, rows=17), is_left_out(11, rows=1)) == (False, False)
     for batch, rows in ((9, 15), (5, 12)):
         with pytest.raises(SetBack, match=f"has {rows} now"):
             is_left_out(batch, rows=rows)
+    with pytest.raises(SetBack, match="it had 16 rows then, and has 16 others now"):
+        is_written_again(turned, "q", 9, is_named=True, look=lambda: Content(16, digest=17))
+    assert is_written_again(turned, "q", 9, is_named=True, look=lambda: Content(16, digest=None)), "counted"
     with pytest.raises(SetBack, match="older than what it has written"):
-        is_written_again(turned, "q", 9, is_named=False, count=lambda: 16)
-    assert not is_written_again(turned, "other", 0, is_named=False, count=lambda: 1)
+        is_written_again(turned, "q", 9, is_named=False, look=lambda: Content(16, digest=16))
+    assert not is_written_again(turned, "other", 0, is_named=False, look=Content)
 
 
 def test_a_batch_that_fails_leaves_no_staging_however_often_it_is_tried(
