@@ -126,6 +126,7 @@ class ConfigFile:
         self._complaint = ""
         self._with_secret: frozenset[str] = frozenset()
         self._note_secrets()
+        self._note_limits()
 
     @property
     def node(self) -> NodeConfig:
@@ -187,6 +188,18 @@ class ConfigFile:
                 name,
             )
         self._with_secret |= found
+
+    def _note_limits(self) -> None:
+        for user in self._node.users.values():
+            for limit in user.limits_not_kept:
+                logger.warning(
+                    "config.limit_ignored file=%s user=%s limit='%s' "
+                    "consequence='nodes keep no quotas and no constraints: the user may change each setting "
+                    "of its profile, unless that says readonly, and ask as much as it likes'",
+                    self.path,
+                    user.name,
+                    limit,
+                )
 
     def _report_unapplied(self, fresh: NodeConfig) -> None:
         for name in _FIELDS_THAT_NEED_A_RESTART:

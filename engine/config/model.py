@@ -177,13 +177,15 @@ KeeperSection = ZooKeeper | Etcd
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """One entry of `users`. An empty digest means that no password is asked. Digests are lower-case hex."""
+    """One entry of `users`. An empty digest means that no password is asked. Digests are lower-case hex.
+    `limits_not_kept` names what configuration says of the user in vain."""
 
     name: str
     password_sha256_hex: str = field(default="", repr=False)
     profile: str = "default"
     networks: tuple[str, ...] = ("::/0",)
     allow_distributed_ddl: bool = True
+    limits_not_kept: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from engine.config import reading
 from engine.config.element import Element
 from engine.config.model import User
+from engine.config.user_limits import check_rights, limits_not_kept
 from engine.errors import ConfigError
 
 _LOOPBACK = ("127.0.0.1/32", "::1/128")
@@ -55,19 +56,21 @@ def _profile(name: str, elements: Mapping[str, Element], within: tuple[str, ...]
 def read_users(root: Element, profiles: Mapping[str, Mapping[str, str]]) -> dict[str, User]:
     """Every user. Without any, one called `default` with no password, who may come from this machine only.
 
-    Raises ConfigError, also for ways to authenticate that are not supported: a user is never let in because
-    its password was not understood.
+    Raises ConfigError, also for ways to authenticate and for rights that are not supported: a user is never
+    let in because its password was not understood, nor shown what it must not see.
     """
     users: dict[str, User] = {}
     for section in root.all("users"):
         for element in section.children:
             if element.name in users:
                 raise ConfigError(f"{element.source}: user <{element.name}> is given twice")
-            users[element.name] = _user(element, profiles)
+            users[element.name] = _user(element, profiles, limits_not_kept(root, element))
     return users or {"default": User("default", networks=_LOOPBACK)}
 
 
-def _user(element: Element, profiles: Mapping[str, Mapping[str, str]]) -> User:
+def _user(
+    element: Element, profiles: Mapping[str, Mapping[str, str]], limits_not_kept: tuple[str, ...]
+) -> User:
     for child in element.children:
         reason = _UNSUPPORTED.get(child.name)
         if reason is not None:
@@ -75,6 +78,7 @@ def _user(element: Element, profiles: Mapping[str, Mapping[str, str]]) -> User:
                 f"{child.source}: <{child.name}> of user '{element.name}' is not supported: {reason}",
                 hint=f"Use one of {', '.join(_CREDENTIALS)}.",
             )
+    check_rights(element)
     profile = reading.text(element, "profile") or "default"
     if profile != "default" and profile not in profiles:
         raise ConfigError(
@@ -88,6 +92,7 @@ def _user(element: Element, profiles: Mapping[str, Mapping[str, str]]) -> User:
         profile=profile,
         networks=_networks(element),
         allow_distributed_ddl=allow.lower() not in ("0", "false"),
+        limits_not_kept=limits_not_kept,
     )
 
 

@@ -23,6 +23,7 @@ from engine.names import HostId
 from engine.node.directory import NodeDirectory
 from engine.node.start_flags import take_flags
 from engine.storage import ChdbPool, ChdbSettings
+from engine.storage.guard import check_settings
 from engine.tls import authorities_on_demand
 
 if TYPE_CHECKING:
@@ -109,8 +110,10 @@ async def _check_profiles(config: NodeConfig, pool: ChdbPool) -> None:
     is. Raises ConfigError."""
     users, queues = config.users.values(), config.queues
     for name in {*(user.profile for user in users), *(queue.profile for queue in queues)}:
-        session = pool.session(settings=config.profiles.get(name, {}), one_shot=True)
+        settings = config.profiles.get(name, {})
+        session = pool.session(settings=settings, one_shot=True)
         try:
+            check_settings(settings)
             await session.query("SELECT 1")
         except SqlError as error:
             raise ConfigError(

@@ -4,6 +4,9 @@ chDB takes itself for a program of the person who calls it: it reads any file an
 statement names. Table functions over files are refused by its grants; everything else is looked for here, in
 the text, because it may stand anywhere in it.
 
+Nor is the setting `database` for statements: with it chDB takes the names of one for those of another
+database than the node does, which has looked for replicated and Distributed tables among them.
+
 The named collections by which this node logs in at other nodes are not for statements either: a URL given
 beside one would have the password sent there.
 """
@@ -28,6 +31,8 @@ _FILE_ENGINES = frozenset(
 _RUNNER_ENGINE = "QueryRunner"
 _COMMAND_SOURCES = frozenset({"EXECUTABLE", "EXECUTABLE_POOL"})
 _NEEDED_DATABASE = "default"
+_CURRENT_DATABASE = "database"
+_OPENING, _CLOSING = frozenset("([{"), frozenset(")]}")
 _TAKE_AWAY = ("DROP", "DETACH", "RENAME")
 _FILE_SOURCES = frozenset({"FILE", "YAMLREGEXPTREE"})
 _FILE_LAYOUTS = frozenset({"SSD_CACHE", "COMPLEX_KEY_SSD_CACHE"})
@@ -69,7 +74,9 @@ def check_statement(statement: Statement, sql: str, *, names_peers: bool = False
 
 
 def check_settings(settings: Mapping[str, str]) -> None:
-    """As `check_text`, of settings whose values are expressions."""
+    """As `check_text`, of settings whose values are expressions, and 452 for the setting `database`."""
+    if _CURRENT_DATABASE in settings:
+        raise _changes_database()
     for name in settings.keys() & _SETTINGS_WITH_EXPRESSIONS:
         _check_string(settings[name])
 
@@ -77,8 +84,8 @@ def check_settings(settings: Mapping[str, str]) -> None:
 def check_text(sql: str) -> None:
     """Raises SqlError 497 for engines and functions over files of the machine and for ATTACH … FROM, which
     would move one of its directories, 482 for dictionaries whose source is a command, 48 for the end of
-    database `default`, 358 for INTO OUTFILE and 78 for FROM INFILE, which may stand behind PARALLEL WITH,
-    too."""
+    database `default`, 452 for the setting `database`, 358 for INTO OUTFILE and 78 for FROM INFILE, which may
+    stand behind PARALLEL WITH, too."""
     if _SUSPICIOUS.search(sql):
         _check(_tokens(sql))
 
@@ -90,6 +97,14 @@ def denied(what: str) -> SqlError:
 
 def _writes_file() -> SqlError:
     return SqlError(Code.INTO_OUTFILE_NOT_ALLOWED, "INTO OUTFILE is not allowed")
+
+
+def _changes_database() -> SqlError:
+    return SqlError(
+        Code.SETTING_CONSTRAINT_VIOLATION,
+        f"Setting {_CURRENT_DATABASE} should not be changed.",
+        hint="Name tables with their database, say USE, or give the request the parameter database.",
+    )
 
 
 def _tokens(sql: str) -> list[Token]:
@@ -221,6 +236,22 @@ def _database(place: _Place) -> None:
             )
 
 
+def _settings(place: _Place) -> None:
+    """`SET name = value, …`, and the same behind SETTINGS."""
+    if place.words[place.at] == "SET" and place.at:  # of an UPDATE, or of a named collection
+        return
+    words, at = place.words, place.at + 1
+    while list(words[at + 1 : at + 2]) == ["="]:
+        if place.names[at] == _CURRENT_DATABASE:
+            raise _changes_database()
+        at += 3 if words[at + 2 : at + 3] == ["-"] else 2
+        at += len(_brackets(place.tokens[at:])) or 1
+        at += len(_brackets(place.tokens[at:]))
+        if words[at : at + 1] != [","]:
+            return
+        at += 1
+
+
 def _collection(place: _Place) -> None:
     if place.before == "NAMED" and any(map(_is_file_url, place.tokens)):
         raise denied("A named collection with this URL")
@@ -269,6 +300,8 @@ _CHECKS: Mapping[str, Callable[[_Place], None]] = {
     "SOURCE": _source,
     "LAYOUT": _layout,
     "DISK": _disk,
+    "SET": _settings,
+    "SETTINGS": _settings,
 }
 """What is looked at where a word stands, whether it is a keyword there or a name."""
 
@@ -284,10 +317,20 @@ def _is_file_url(token: Token) -> bool:
 
 
 def _arguments(tokens: Sequence[Token]) -> Sequence[Token]:
-    """What stands in the brackets that `tokens` begin with; nothing if they begin otherwise."""
+    """What stands in the round brackets that `tokens` begin with; nothing if they begin otherwise."""
     depth = 0
     for at, token in enumerate(tokens):
         depth += (token.text == "(") - (token.text == ")")
         if depth == 0:
             return tokens[1:at]
     return tokens[1:]
+
+
+def _brackets(tokens: Sequence[Token]) -> Sequence[Token]:
+    """The brackets, of any kind, that `tokens` begin with; nothing if they begin otherwise."""
+    depth = 0
+    for at, token in enumerate(tokens):
+        depth += (token.text in _OPENING) - (token.text in _CLOSING)
+        if depth == 0:
+            return tokens[: at + 1] if at else []
+    return tokens

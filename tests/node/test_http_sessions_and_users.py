@@ -286,5 +286,16 @@ def test_nothing_is_run_that_was_not_looked_at_as_sql(node: RunningNode) -> None
         assert node.post(f"SELECT 1 AS a SETTINGS `{setting}` = 'a'").code == 452, setting
 
 
+def test_a_statement_takes_its_names_from_the_database_that_the_node_knows_of(node: RunningNode) -> None:
+    """USE and the parameter `database` are chDB's setting `database`, too; others of it are refused."""
+    node.query("CREATE DATABASE known")
+    node.query("CREATE TABLE known.x (a Int8) ENGINE = Memory")
+    for text in ("SELECT * FROM x SETTINGS database = 'known'", "SET database = 'known'"):
+        assert node.post(text, session_id="known").code == 452
+    node.query("USE known", session_id="known")
+    assert node.query("SELECT count() FROM x", session_id="known") == "0\n"
+    assert node.query("SELECT count() FROM x SETTINGS max_threads = 1", database="known") == "0\n"
+
+
 def test_a_profile_gives_its_settings(node: RunningNode) -> None:
     assert node.query("SELECT getSetting('max_threads')") == "2\n"

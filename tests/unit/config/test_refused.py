@@ -95,6 +95,25 @@ from tests.unit.config.support import load, write
             "not supported: the HTTP interface checks SHA-256 digests only",
         ),
         ("<users><u><ldap/></u></users>", "external authentication is not built in"),
+        (
+            "<users><u><password/><allow_databases><database>a</database></allow_databases></u></users>",
+            "<allow_databases> of user 'u' is not supported: every user of a node reads all of its databases",
+        ),
+        (
+            "<users><u><password/><grants><query>GRANT SELECT ON a.*</query></grants></u></users>",
+            "<grants> of user 'u' is not supported",
+        ),
+        (
+            (
+                "<users><u><password/><grants><query>GRANT ALL ON *.*</query>"
+                "<query>REVOKE SELECT ON a.*</query></grants></u></users>"
+            ),
+            "<grants> of user 'u' is not supported",
+        ),
+        (
+            "<users><u><password/><databases><a><t><filter>x = 1</filter></t></a></databases></u></users>",
+            "<databases> of user 'u' is not supported",
+        ),
         ("<users><u><password_sha256_hex>xyz</password_sha256_hex></u></users>", "is not 64 hex digits"),
         ("<users><u><no_password/><profile>p</profile></u></users>", "profile 'p', which does not exist"),
         ("<users><u><no_password/><networks><ip>x</ip></networks></u></users>", "<ip> is 'x'"),

@@ -255,3 +255,22 @@ def test_files_that_are_as_they_were_are_not_parsed(path: Path, monkeypatch: pyt
     (path.parent / "config.d" / "more.xml").write_text(_text("b"))
     assert config.reload()
     assert [file.name for file in parsed] == ["config.xml", "more.xml"]
+
+
+def test_limits_of_users_that_a_node_does_not_keep_are_named(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path.write_text(
+        "<clickhouse><users>"
+        "<ann><password/><profile>low</profile><quota>few</quota></ann><bob><password/></bob>"
+        "</users><profiles><low><profile>base</profile></low>"
+        "<base><constraints><max_threads><max>2</max></max_threads></constraints></base></profiles>"
+        "<quotas><few><interval><duration>60</duration><queries>5</queries></interval></few>"
+        "<default><interval><duration>60</duration><queries>0</queries></interval></default></quotas></clickhouse>"
+    )
+    ConfigFile(path)
+    said = [text for text in caplog.messages if "limit_ignored" in text]
+    assert [re.findall(r"user=(\S+) limit='(.*?)'", text)[0] for text in said] == [
+        ("ann", "constraints of profile base"),
+        ("ann", "quota few"),
+    ]

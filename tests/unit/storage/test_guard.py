@@ -104,6 +104,22 @@ def test_the_database_that_everybody_connects_with_stays(sql: str) -> None:
     assert refusal.value.code == 48
 
 
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SET max_threads = 1, `data\\x62ase` = 'b'",
+        "SELECT * FROM t SETTINGS database = 'b'",
+        "(SELECT * FROM t SETTINGS max_threads = -1, m = {'a': 1, 'b': 2}, database = {d:String})",
+        "INSERT INTO t SETTINGS async_insert = 0, database = 'b' VALUES (1)",
+        "CREATE TABLE t (a Int8) ENGINE = Log SETTINGS disk = disk(type = s3), database = 'b'",
+    ],
+)
+def test_a_name_means_the_table_that_the_node_takes_it_for(sql: str) -> None:
+    with pytest.raises(SqlError) as refusal:
+        check(sql)
+    assert refusal.value.code == 452
+
+
 @pytest.mark.parametrize("source", ["EXECUTABLE(command 'id' format 'TSV')", "executable_pool(command 'id')"])
 def test_a_dictionary_runs_no_program(source: str) -> None:
     with pytest.raises(SqlError) as refusal:
@@ -134,6 +150,10 @@ def test_a_dictionary_runs_no_program(source: str) -> None:
         DICTIONARY.format("HTTP(url 'http://host/file' format 'TSV')"),
         "SELECT 1 FROM t SETTINGS additional_table_filters = {'t': 'path = \\'file\\''}",
         "SELECT '\\x66ile('",
+        "INSERT INTO t SETTINGS max_threads = 1 SELECT a, database = 'b' FROM t",
+        "SELECT settings, database = 'b' FROM t WHERE Settings['a'] = 'b' AND database = 'b' SETTINGS a = 1",
+        "UPDATE t SET database = 'b' WHERE a = 1",
+        "ALTER NAMED COLLECTION c SET database = 'b'",
     ],
 )
 def test_names_and_texts_that_only_look_like_it_are_not(sql: str) -> None:
@@ -141,6 +161,8 @@ def test_names_and_texts_that_only_look_like_it_are_not(sql: str) -> None:
 
 
 def test_settings_that_come_beside_a_statement_are_looked_at() -> None:
+    with pytest.raises(SqlError, match="Setting database"):
+        check_settings({"database": "b"})
     check_settings({"max_threads": "1", "additional_result_filter": "a = 'it''s file('"})
     for name, value in (
         ("additional_result_filter", "file('/x')"),
