@@ -37,6 +37,7 @@ from engine.storage.orphans import set_orphans_aside
 from engine.storage.scope import QueryResult, Scope
 from engine.storage.statement_text import sendable
 from engine.storage.whole_databases import load_whole
+from engine.storage.workloads import make_workloads
 
 log = logging.getLogger(__name__)
 
@@ -121,8 +122,13 @@ class ChdbPool:
         self._anchor = self._new_connection(connection_string)
         anchor = self._anchor
         anchor.query(f"DETACH DATABASE {LOCAL_DATABASE}")
+
+        def query(sql: str) -> str:
+            return translated(lambda: str(anchor.query(sendable(sql)).bytes().decode()))
+
         try:
-            attach(late, lambda sql: translated(lambda: str(anchor.query(sql).bytes().decode())))
+            make_workloads(self.path, query)
+            attach(late, query)
         except SqlError:
             anchor.close()
             raise
