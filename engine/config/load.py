@@ -35,6 +35,7 @@ from engine.config.sections import (
     read_keeper,
     read_queues,
     read_tls_files,
+    read_trusted_backups,
 )
 from engine.config.users import read_profiles, read_users
 from engine.errors import ConfigError
@@ -55,7 +56,7 @@ _READ_BY_NODES = _READ_BY_ALL | {
     *("path", "listen_host", "host_name", "http_port", "https_port", "max_connections"),
     *("interserver_http_host", "interserver_http_port", "interserver_https_port"),
     *("interserver_listen_host", "interserver_http_credentials"),
-    *("users_config", "user_directories", "users", "profiles", "umask"),
+    *("users_config", "user_directories", "users", "profiles", "umask", "backups"),
     "distributed_ddl_use_initial_user_and_roles",
 }
 
@@ -390,6 +391,7 @@ def _node_config(root: Element, path: Path) -> NodeConfig:
         private_key_file=_beside(path, key),
         ca_file=_beside(path, read_ca_file(root)),
         umask=reading.file_mode(root, "umask", defaults.umask),
+        trusted_backups=read_trusted_backups(root),
         health=read_health(root),
     )
 

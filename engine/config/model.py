@@ -233,6 +233,7 @@ class NodeConfig:
     `uses_initial_user`: entries of version 8 name the user who asked, and are carried out for users known
     here.
     `umask` is what the process takes from others of the machine when it makes files and directories.
+    `trusted_backups` are beginnings of addresses of backups whose definitions may be taken as they are.
     `health` is for who watches the cluster; the node does nothing with it.
     """
 
@@ -262,6 +263,7 @@ class NodeConfig:
     private_key_file: str = ""
     ca_file: str = ""
     umask: int = 0o077
+    trusted_backups: tuple[str, ...] = ()
     health: HealthSettings = field(default_factory=HealthSettings)
 
     def queue_of(self, cluster: str) -> DistributedDdl:

@@ -1,4 +1,4 @@
-"""`zookeeper` or `etcd`, `distributed_ddl`, `interserver_http_credentials` and the openSSL files."""
+"""`zookeeper` or `etcd`, `distributed_ddl`, `interserver_http_credentials`, `backups`, the openSSL files."""
 
 from __future__ import annotations
 
@@ -248,3 +248,16 @@ def _key_pair(section: Element) -> tuple[str, str]:
         missing = "privateKeyFile" if certificate else "certificateFile"
         raise ConfigError(f"{section.source}: <openSSL><{section.name}> lacks <{missing}>")
     return certificate, key
+
+
+def read_trusted_backups(root: Element) -> tuple[str, ...]:
+    """`<backups><restore_from>`: up to a slash, since other addresses may begin with the same letters. Raises
+    ConfigError."""
+    found = [child for section in root.all("backups") for child in section.all("restore_from")]
+    for child in found:
+        if not re.fullmatch(r"[a-z0-9]+://[^/@]+/(?:.*/)?", child.text):
+            raise ConfigError(
+                f"{child.source}: <restore_from> is '{child.text}'",
+                hint="Write an address that ends with a slash, such as https://bucket.example.com/backups/.",
+            )
+    return tuple(child.text for child in found)

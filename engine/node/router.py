@@ -8,7 +8,7 @@ and statements that would reach the node's files or end its process.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, nullcontext
 from dataclasses import replace
 from typing import Protocol
@@ -144,7 +144,9 @@ class StatementRouter:
         distributed: Distributed | None = None,
         statements: NodeStatements | None = None,
         databases: Databases | None = None,
+        trusted_backups: Sequence[str] = (),
     ) -> None:
+        self._trusted_backups = trusted_backups
         self._statements = statements or NodeStatements(SystemEnv())
         self._databases = databases
         self._tables = tables
@@ -404,7 +406,7 @@ class StatementRouter:
             )
         if statement.kind is StatementKind.OTHER:  # chDB takes `exit` and such for words to a client
             await asked.check_syntax()
-        check_statement(statement, asked.sql)
+        check_statement(statement, asked.sql, trusted_backups=self._trusted_backups)
         check_settings(asked.settings)
         self._tables.check(asked.sql, statement, database=asked.current_database)
 

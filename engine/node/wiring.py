@@ -110,6 +110,7 @@ class Wiring:
             distributed=distributed,
             statements=self._statements,
             databases=None if databases is None else databases.statements,
+            trusted_backups=self._config.trusted_backups,
         )
         distributed.deliver_here_with(router)
         http = await self._listen(router, _no_replicas if replicated is None else replicated.replicas_status)

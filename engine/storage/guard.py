@@ -21,6 +21,7 @@ from itertools import pairwise
 from engine.errors import Code, SqlError
 from engine.sql import Statement, Token, TokenKind
 from engine.sql.tokens import literal_value, scan
+from engine.storage.guard_backups import SUSPICIOUS, check_definitions
 
 _FILE_ENGINES = frozenset(
     {
@@ -56,10 +57,12 @@ _STRINGS = (TokenKind.STRING, TokenKind.HEREDOC)
 _VALUES = (TokenKind.WORD, TokenKind.IDENTIFIER, *_STRINGS)
 
 
-def check_statement(statement: Statement, sql: str, *, names_peers: bool = False) -> None:
+def check_statement(
+    statement: Statement, sql: str, *, names_peers: bool = False, trusted_backups: Sequence[str] = ()
+) -> None:
     """Raises SqlError 358 for INTO OUTFILE, 1 for SYSTEM SHUTDOWN and KILL, which would end the process at
-    once, 497 for this node's own named collections unless it has put them there itself, and as
-    `check_text`."""
+    once, 497 for this node's own named collections unless it has put them there itself, and for definitions
+    from elsewhere but for `trusted_backups`, and as `check_text`."""
     if statement.into_outfile is not None:
         raise _writes_file()
     if statement.system_command.upper() in ("SHUTDOWN", "KILL"):
@@ -69,6 +72,8 @@ def check_statement(statement: Statement, sql: str, *, names_peers: bool = False
             hint="Send the node's process SIGTERM.",
         )
     check_text(sql)
+    if SUSPICIOUS.search(sql):
+        check_definitions(_tokens(sql), trusted_backups)
     if not names_peers and _PEERS.search(sql):
         _check_peers(_tokens(sql))
 

@@ -54,6 +54,12 @@ class ReplicatedGuard:
             )
         if statement.kind in _READS_OR_NAMES:
             return None
+        if statement.kind is _K.RESTORE and not statement.tables:
+            raise SqlError(
+                Code.NOT_IMPLEMENTED,
+                "RESTORE of databases is not supported here: some of their tables may be replicated ones.",
+                hint="Restore the tables that are not by name.",
+            )
         for name in _changed(statement):
             table = self._tables.find_for(asked, name)
             if table is not None:

@@ -529,6 +529,16 @@ def test_credentials_of_the_interserver_port_are_read(tmp_path: Path) -> None:
     assert "new" not in repr(config)
 
 
+def test_places_of_backups_are_trusted_by_name(tmp_path: Path) -> None:
+    one, two = "https://b.example.com/", "http://127.0.0.1:9000/b/c/"
+    places = f"<restore_from>{one}</restore_from><restore_from>{two}</restore_from>"
+    assert load(tmp_path, f"<backups>{places}<allowed_disk>d</allowed_disk></backups>").trusted_backups == (
+        one,
+        two,
+    )
+    assert load(tmp_path, "").trusted_backups == ()
+
+
 def test_the_interserver_port_needs_a_certificate_for_tls(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="interserver_https_port"):
         load(tmp_path, "<interserver_https_port>9010</interserver_https_port>")

@@ -96,6 +96,11 @@ from tests.unit.config.support import load, write
         ),
         ("<users><u><ldap/></u></users>", "external authentication is not built in"),
         (
+            "<backups><restore_from>https://b</restore_from></backups>",
+            "<restore_from> is 'https://b'. Write an",
+        ),
+        ("<backups><restore_from>https://a@b/</restore_from></backups>", "<restore_from> is 'https://a@b/'"),
+        (
             "<users><u><password/><allow_databases><database>a</database></allow_databases></u></users>",
             "<allow_databases> of user 'u' is not supported: every user of a node reads all of its databases",
         ),

@@ -120,6 +120,45 @@ def test_a_name_means_the_table_that_the_node_takes_it_for(sql: str) -> None:
     assert refusal.value.code == 452
 
 
+ELSEWHERE = "S3('https://b/trusted/x', 'key', 'secret')"
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        f"RESTORE TABLE d.t AS d.u FROM {ELSEWHERE} SETTINGS structure_only = 1",
+        f"CREATE TABLE a (a Int8) ENGINE = Log PARALLEL WITH RESTORE DICTIONARY d.t FROM {ELSEWHERE}",
+        f"RESTORE ALL FROM Memory('b') SETTINGS base_backup = {ELSEWHERE}",
+        "RESTORE DATABASE d FROM S3(collection, url = 'https://b/trusted/x')",
+        "RESTORE DATABASE d FROM Disk('https://b/trusted/x' || 'y', 'x')",
+        "RESTORE DATABASE d FROM S3('https://b/trusted/../x')",
+        f"CREATE DATABASE b ENGINE = Backup('d', {ELSEWHERE})",
+        f"CREATE DATABASE b ENGINE `Back\\x75p`('d', {ELSEWHERE})",
+    ],
+)
+def test_definitions_are_taken_from_places_that_are_trusted_only(sql: str) -> None:
+    statement = parse_statement(sql)
+    for trusted in ((), ("https://b/other/", "https://a/")):
+        with pytest.raises(SqlError) as refusal:
+            check_statement(statement, sql, trusted_backups=trusted)
+        assert refusal.value.code == 497
+    if sql.count(ELSEWHERE):
+        check_statement(statement, sql, trusted_backups=("https://b/trusted/",))
+    else:
+        with pytest.raises(SqlError):
+            check_statement(statement, sql, trusted_backups=("https://b/trusted/",))
+
+
+@pytest.mark.parametrize("value", ["disk(type = s3, endpoint = 'https://b/x')", "'made_before'"])
+@pytest.mark.parametrize(
+    "begin", ["CREATE DATABASE d ENGINE = Atomic SETTINGS", "ALTER DATABASE d MODIFY SETTING"]
+)
+def test_a_database_keeps_its_definitions_on_the_node(begin: str, value: str) -> None:
+    with pytest.raises(SqlError) as refusal:
+        check(f"{begin} a = 1, disk = {value}")
+    assert refusal.value.code == 497
+
+
 @pytest.mark.parametrize("source", ["EXECUTABLE(command 'id' format 'TSV')", "executable_pool(command 'id')"])
 def test_a_dictionary_runs_no_program(source: str) -> None:
     with pytest.raises(SqlError) as refusal:
@@ -150,6 +189,11 @@ def test_a_dictionary_runs_no_program(source: str) -> None:
         DICTIONARY.format("HTTP(url 'http://host/file' format 'TSV')"),
         "SELECT 1 FROM t SETTINGS additional_table_filters = {'t': 'path = \\'file\\''}",
         "SELECT '\\x66ile('",
+        "BACKUP TABLE d.t TO S3('https://b/x')",
+        "RESTORE TABLE d.t FROM Memory('b')",
+        "SYSTEM RESTORE DATABASE REPLICA d",
+        "SELECT restore, backup FROM t WHERE engine = 'Backup' AND disk = 'x'",
+        "CREATE DATABASE disk ENGINE = Atomic",
         "INSERT INTO t SETTINGS max_threads = 1 SELECT a, database = 'b' FROM t",
         "SELECT settings, database = 'b' FROM t WHERE Settings['a'] = 'b' AND database = 'b' SETTINGS a = 1",
         "UPDATE t SET database = 'b' WHERE a = 1",
