@@ -14,7 +14,7 @@ beside one would have the password sent there.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -33,6 +33,8 @@ _RUNNER_ENGINE = "QueryRunner"
 _COMMAND_SOURCES = frozenset({"EXECUTABLE", "EXECUTABLE_POOL"})
 _NEEDED_DATABASE = "default"
 _CURRENT_DATABASE = "database"
+_OF_PATHS = ("path", "_dir", "_directory", "_file")
+_COMMA = Token(TokenKind.PUNCTUATION, ",", 0)
 _OPENING, _CLOSING = frozenset("([{"), frozenset(")]}")
 _TAKE_AWAY = ("DROP", "DETACH", "RENAME")
 _FILE_SOURCES = frozenset({"FILE", "YAMLREGEXPTREE"})
@@ -44,7 +46,8 @@ _SETTINGS_WITH_EXPRESSIONS = frozenset(
 OWN_COLLECTION = "oncluster_peer_"
 """How the names of named collections with this node's own passwords begin."""
 _SUSPICIOUS = re.compile(
-    r"file|attach|executable|sqlite|rocksdb|local|python|queryrunner|ssd_cache|yamlregexptree|disk|database|\\x",
+    r"file|attach|executable|sqlite|rocksdb|local|python|queryrunner|ssd_cache|yamlregexptree|disk|database|\\x"
+    r"|\burl\b",
     re.IGNORECASE,
 )
 """Without any of it a text is fine."""
@@ -198,8 +201,10 @@ def _engine(place: _Place) -> None:
         raise SqlError(
             Code.ACCESS_DENIED, f"Engine {name} would run texts that nobody has looked at as statements"
         )
-    strings = [token for token in _arguments(behind[1:]) if token.kind in _STRINGS]
-    has_path = (name == "URL" and any(map(_is_file_url, strings))) or (name == "EmbeddedRocksDB" and strings)
+    arguments = _arguments(behind[1:])
+    if name == "URL" and not all(map(_is_address, _addresses(arguments))):
+        raise denied(f"Engine {name} with an address that begins with file:, or that is computed,")
+    has_path = name == "EmbeddedRocksDB" and any(token.kind in _STRINGS for token in arguments)
     if name in _FILE_ENGINES or has_path:
         raise denied(f"Engine {name}")
 
@@ -288,7 +293,8 @@ def _layout(place: _Place) -> None:
 
 
 def _disk(place: _Place) -> None:
-    if place.opens and any(map(_is_outside, _arguments(place.behind))):
+    arguments = _arguments(place.behind) if place.opens else ()
+    if any(map(_is_outside, arguments)) or any(map(_names_path, arguments, arguments[1:], arguments[2:])):
         raise denied("A disk of the table's own")
 
 
@@ -315,6 +321,34 @@ def _is_outside(token: Token) -> bool:
     """Of the arguments of a disk: it is one of the machine's, or climbs out of one of the node's."""
     value = literal_value(token)
     return value in _LOCAL_DISKS or ".." in value.split("/")
+
+
+def _names_path(name: Token, equals: Token, value: Token) -> bool:
+    """Of the arguments of a disk: where on the machine it keeps something, if that is not below the node's."""
+    argument = literal_value(name) if name.is_name and equals.text == "=" else ""
+    is_relative = argument == "path" and not literal_value(value).startswith("/")
+    return argument.endswith(_OF_PATHS) and not is_relative
+
+
+def _addresses(arguments: Sequence[Token]) -> Iterator[Sequence[Token]]:
+    """Of engine URL: its first argument, and a collection's address that is given anew."""
+    depth, begin = 0, 0
+    for at, token in enumerate([*arguments, _COMMA]):
+        depth += (token.text in _OPENING) - (token.text in _CLOSING)
+        if token.text != "," or depth:
+            continue
+        argument = arguments[begin:at]
+        if len(argument) > 1 and argument[1].text == "=":
+            if literal_value(argument[0]).lower() == "url":
+                yield argument[2:]
+        elif begin == 0 and argument:
+            yield argument
+        begin = at + 1
+
+
+def _is_address(argument: Sequence[Token]) -> bool:
+    """A text, or the name of a collection. chDB evaluates anything else, to whatever address."""
+    return len(argument) == 1 and argument[0].kind in _VALUES and not _is_file_url(argument[0])
 
 
 def _is_file_url(token: Token) -> bool:
