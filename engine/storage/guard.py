@@ -324,7 +324,7 @@ def _is_outside(token: Token) -> bool:
 
 
 def _names_path(name: Token, equals: Token, value: Token) -> bool:
-    """Of the arguments of a disk: where on the machine it keeps something, if that is not below the node's."""
+    """Of the arguments of a disk: where on the machine it keeps something, unless below the node's."""
     argument = literal_value(name) if name.is_name and equals.text == "=" else ""
     is_relative = argument == "path" and not literal_value(value).startswith("/")
     return argument.endswith(_OF_PATHS) and not is_relative
