@@ -70,7 +70,10 @@ async def _redo_own(
     number: int,
     database_name: str,
 ) -> None:
-    """This replica's own last entry may have been committed and not carried out."""
+    """This replica's own last entry may have been committed and not carried out. Not if another was begun
+    since: that was behind the end of this one, and DROP once more would drop what has got the name."""
+    if schema.begun() != number:
+        return
     committed = await is_there(keeper, paths.entry(number, "committed"))
     data = await is_there(keeper, paths.entry(number))
     if committed != encode_bytes(str(me)) or data is None:

@@ -190,6 +190,7 @@ class ReplicatedDatabase(DatabaseWorker):
                 is_active=True,
             )
             async with self._digest_lock:
+                self._schema.begins(number)
                 await execute(proposal)
                 if not proposal.is_used:
                     await proposal({})

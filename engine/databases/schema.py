@@ -47,6 +47,14 @@ class LocalSchema(Protocol):
         MultiFailed where the fence did not hold."""
         ...
 
+    def begins(self, number: int) -> None:
+        """Write down, durably, that entry `number` is carried out here from now on, whoever sent it."""
+        ...
+
+    def begun(self) -> int:
+        """The last entry of which `begins` was told; 0 if nothing is known."""
+        ...
+
     async def redo(self, query: str, settings: Mapping[str, str]) -> None:
         """A statement that this replica has committed and may not have carried out before its process
         ended. Raises SqlError."""

@@ -67,6 +67,7 @@ class ShardTurn:
         while True:
             done = Signal()
             if await keeper.exists(executed, watch=done) is not None:
+                await self._let_go(lock)
                 return []
             if not await self._has_lock(lock, done):
                 continue
@@ -82,6 +83,12 @@ class ShardTurn:
                 return [Create(executed, me), Remove(lock)]
             await try_remove(keeper, lock)
             await self.env.sleep(_PAUSE_S * self.env.rng.uniform(0.5, 1.0))
+
+    async def _let_go(self, lock: str) -> None:
+        """If it is this session's, of a try whose answer was lost: it would stand for as long as that."""
+        stat = await self.keeper.exists(lock)
+        if stat is not None and stat.ephemeral_owner == self.keeper.session_id:
+            await try_remove(self.keeper, lock)
 
     async def _has_lock(self, lock: str, done: Signal) -> bool:
         """Take it, or wait until it or the work is done."""

@@ -5,7 +5,9 @@ initiator has committed it or given it up (`proposal`), then carries it out and 
 transaction: pointer, `finished`, digest. A crash between effect and record leaves a digest that does not fit,
 and the next start compares every definition with Keeper's (`comparison`), which finds them as they should be.
 The pointer never passes an entry that was committed and not carried out; what fails is tried again, and after
-a number of equal errors the definitions are compared.
+a number of equal errors the definitions are compared. What was carried out and could not be recorded, because
+the connection or the session was lost, is recorded later and not carried out again: a second EXCHANGE would
+undo the first, and a second TRUNCATE take rows that came since.
 
 The initiator's own entries are carried out in the client's task. The worker does not pass an entry of its own
 before that task has ended.
@@ -115,6 +117,8 @@ class DatabaseWorker:
         self._errors: tuple[str, int] = ("", 0)
         self._active_in: Keeper | None = None
         self._cleaned = 0
+        self._unrecorded = 0
+        """An entry that this process has carried out and not recorded; 0: there is none."""
 
     # -- life ------------------------------------------------------------------------------------------------
 
@@ -221,6 +225,13 @@ class DatabaseWorker:
             self._be_writable()  # only the connection was lost
             return
         self._restarts = False
+        try:
+            await self._begin(keeper)
+        except BaseException:  # whatever it is: the session goes on, and what was to be compared was not
+            self._restarts = True
+            raise
+
+    async def _begin(self, keeper: Keeper) -> None:
         paths, me = self.paths, self.me
         value = await is_there(keeper, paths.replica(me))
         if value is None or value == DROPPED:
@@ -241,6 +252,7 @@ class DatabaseWorker:
             async with self._enqueue_lock:
                 await self._enqueue_empty(keeper)
         await self._end_older_session(keeper)
+        await self._record_what_is_done(keeper)
         async with self._digest_lock:  # not beside a statement of a client's that changes definitions
             log_ptr = await compare(
                 keeper,
@@ -290,7 +302,7 @@ class DatabaseWorker:
                 return
             is_other_cluster = False
             for number in numbers:
-                if self._is_stopping:
+                if self._is_stopping or self._restarts:
                     return
                 is_other_cluster |= await self._process(keeper, number)
                 self._errors = ("", 0)
@@ -389,22 +401,47 @@ class DatabaseWorker:
     async def _carry_out(self, keeper: Keeper, number: int, entry: DDLLogEntry) -> None:
         settings = {setting.name: setting.value for setting in entry.settings}
         ops: Sequence[Op] = []
-        active = self.paths.entry(number, f"active/{self.me}")
+        await self._show_active(keeper, number)
+        if number != self._unrecorded:
+            log.info("databases.execute database=%s entry=%d", self._database_name(), number)
+            self._schema.begins(number)
+            execute = partial(self._schema.execute, number, entry.query, settings)
+            if await self._schema.runs_once_per_shard(entry.query):
+                ops = await ShardTurn(keeper, self._env, self.paths, self.me, number).run(execute)
+            else:
+                await execute(Fence())
+                self._unrecorded = number
+        await self._record(keeper, number, ops)
+
+    async def _show_active(self, keeper: Keeper, number: int) -> None:
         try:
-            await keeper.create(active, mode=CreateMode.EPHEMERAL)
+            await keeper.create(self.paths.entry(number, f"active/{self.me}"), mode=CreateMode.EPHEMERAL)
         except NodeExists:
             pass
-        log.info("databases.execute database=%s entry=%d", self._database_name(), number)
-        execute = partial(self._schema.execute, number, entry.query, settings)
-        if await self._schema.runs_once_per_shard(entry.query):
-            ops = await ShardTurn(keeper, self._env, self.paths, self.me, number).run(execute)
-        else:
-            await execute(Fence())
+
+    async def _record_what_is_done(self, keeper: Keeper) -> None:
+        """The session ended between effect and record: the definitions here are those of a later entry than
+        Keeper says. If that cannot be said any more they are compared as they are."""
+        number = self._unrecorded
+        if not number:
+            return
+        digest = await is_there(keeper, self.paths.replica(self.me, "digest"))
+        log_ptr = int((await keeper.get(self.paths.replica(self.me, "log_ptr"))).data)
+        if digest != _LOST_DIGEST and log_ptr < number:
+            try:
+                await self._show_active(keeper, number)
+                await self._record(keeper, number, [])
+            except KeeperAnswer as answer:
+                name = self._database_name()
+                log.warning("databases.not_recorded database=%s entry=%d answer=%s", name, number, answer)
+        self._unrecorded = 0
+
+    async def _record(self, keeper: Keeper, number: int, ops: Sequence[Op]) -> None:
         async with self._digest_lock:
             digest = digest_of(self._schema.texts())
             await keeper.multi(
                 [
-                    Remove(active),
+                    Remove(self.paths.entry(number, f"active/{self.me}")),
                     SetData(self.paths.replica(self.me, "log_ptr"), str(number).encode()),
                     Create(self.paths.entry(number, f"finished/{self.me}"), b"0\n"),
                     Create(self.paths.entry(number, f"synced/{self.me}"), b"0\n"),
@@ -412,6 +449,7 @@ class DatabaseWorker:
                     *ops,
                 ]
             )
+        self._unrecorded = 0
 
     async def _clean(self, keeper: Keeper) -> None:
         """Now and then remove entries that everybody has had time for."""

@@ -199,6 +199,27 @@ def test_a_replicated_table_is_filled_once(three: Three) -> None:
         assert three.same(f"SELECT count() FROM {d}.`{table}`") == "10\n"
 
 
+def test_what_only_the_initiator_has_fills_a_table_there_and_holds_up_nobody(three: Three) -> None:
+    d = three.database()
+    n1 = three.n1
+    n1.query("CREATE TABLE fills (k UInt8, s Nullable(String)) ENGINE = MergeTree ORDER BY k")
+    n1.query("INSERT INTO fills VALUES (1, 'x')")
+    engine = "ENGINE = MergeTree ORDER BY k"
+    for create in (
+        f"TABLE {d}.a {engine} AS SELECT k, s FROM default.fills COMMENT 'filled'",
+        f"TABLE {d}.b (k UInt64, s String) {engine} AS SELECT k, s FROM default.fills",
+        f"MATERIALIZED VIEW {d}.v {engine} POPULATE AS SELECT k FROM default.fills",
+    ):
+        n1.query(f"CREATE {create}", distributed_ddl_task_timeout="40")
+    for table in ("a", "b", "v"):
+        counts = [node.query(f"SELECT count() FROM {d}.{table}") for node in three.nodes.values()]
+        assert counts == ["1\n", "0\n", "0\n"]
+    three.same(SHOWN.format(d))
+    assert len(three.digests(d)) == 1
+    log = (three.local.directory / "logs/n2.log").read_text()
+    assert f"databases.failed database={d} " not in log
+
+
 def test_what_is_too_large_is_not_dropped_as_session_and_statement_say(three: Three) -> None:
     d = three.database()
     n1 = three.n1

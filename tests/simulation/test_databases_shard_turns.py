@@ -127,6 +127,11 @@ def test_each_shard_changes_its_rows_once() -> None:
         assert reached["stopped"] and reached["carried out again, or by another"] > 5, reached
 
 
+def test_a_lock_of_ones_own_goes_although_another_replica_has_done_the_work() -> None:
+    """This seed loses the answer to the lock's create, while the lock's former owner is done."""
+    run(range(39_000_492, 39_000_493))
+
+
 def test_without_the_fence_a_shard_changes_its_rows_twice() -> None:
     with pytest.raises(AssertionError, match="was changed 2 times"):
         run(range(1, 200), is_fenced=False)

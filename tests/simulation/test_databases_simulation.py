@@ -43,6 +43,7 @@ class Disk:
     emptied: list[str] = field(default_factory=list)
     aside: list[str] = field(default_factory=list)
     dropped_with_rows: int = 0
+    begun: int = 0
 
     def write(self, texts: Mapping[str, str], kept: Mapping[str, str]) -> None:
         before = {*self.texts.values(), *self.kept.values()}
@@ -55,7 +56,8 @@ class Disk:
 
 
 class ModelSchema:
-    """Statements are `CREATE a text`, `REPLACE a text`, `DROP a`, `ALTER a text`, `RENAME a b`."""
+    """Statements are `CREATE a text`, `REPLACE a text`, `DROP a`, `ALTER a text`, `RENAME a b`,
+    `EXCHANGE a b`."""
 
     def __init__(self, disk: Disk, process: Process) -> None:
         self._disk = disk
@@ -89,7 +91,7 @@ class ModelSchema:
                 self._write(before)
                 raise
             self._write(after)
-        elif verb in ("CREATE", "REPLACE", "RENAME"):
+        elif verb in ("CREATE", "REPLACE", "RENAME", "EXCHANGE"):
             self._write(after)
             try:
                 await commit(changes)
@@ -104,6 +106,14 @@ class ModelSchema:
 
     async def execute(self, number: int, query: str, settings: Mapping[str, str], fence: Fence) -> None:
         self._write(applied(self._disk.texts, query, is_again=True))
+
+    def begins(self, number: int) -> None:
+        self._process.gate()
+        self._disk.begun = number
+        self._process.gate()
+
+    def begun(self) -> int:
+        return self._disk.begun
 
     async def redo(self, query: str, settings: Mapping[str, str]) -> None:
         if query.startswith(("DROP", "ALTER")):
@@ -148,6 +158,11 @@ def applied(texts: Mapping[str, str], query: str, *, is_again: bool = False) -> 
         return result
     if verb == "REPLACE":
         return {**texts, name: rest[0]}
+    if verb == "EXCHANGE":
+        for each in (name, rest[0]):
+            if each not in texts:
+                raise SqlError(Code.UNKNOWN_TABLE, each)
+        return {**texts, name: texts[rest[0]], rest[0]: texts[name]}  # once more undoes it
     if name not in texts:
         if is_again and (verb == "DROP" or (verb == "RENAME" and rest[0] in texts)):
             return result
@@ -256,7 +271,7 @@ async def simulate(env: SimulationEnv, seed: int) -> Counter[str]:
                 (
                     *(f"CREATE {name} t{number}.{at}", f"CREATE {name} t{number}.{at}", f"DROP {name}"),
                     *(f"ALTER {name} t{number}.{at}", f"RENAME {name} {rng.choice(NAMES)}"),
-                    f"REPLACE {name} t{number}.{at}",
+                    *(f"REPLACE {name} t{number}.{at}", f"EXCHANGE {name} {rng.choice(NAMES)}"),
                 )
             )
             outcome = await replica.submit(query)

@@ -23,6 +23,11 @@ def comment_at(d: Draft) -> int:
     return len(d.sql.rstrip("; \t\r\n"))
 
 
+def select_of(d: Draft) -> str:
+    """The SELECT of a CREATE that has one; empty without."""
+    return "" if d.body is None else d.sql[d.tokens[d.body].start : comment_at(d)]
+
+
 async def described(asked: Asked, source: str) -> Sequence[Sequence[str]]:
     """Name, type, kind of default, default and comment of each column, and more. Raises SqlError."""
     found = await asked.session.clone().query(

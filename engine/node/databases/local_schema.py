@@ -23,12 +23,13 @@ from engine.ddl.attempt import Fence
 from engine.errors import Code, OnclusterError, SqlError, UnknownOutcome
 from engine.names import TableName, quote_identifier, quote_string
 from engine.node.asked_settings import flag, number, settings_of
-from engine.node.databases.begun import BegunMutations
+from engine.node.databases.begun import BegunEntry
 from engine.node.databases.commit_fence import CommitFence
+from engine.node.databases.definition_places import select_of
 from engine.node.databases.moments import Moment, moment_of, opposite_of
 from engine.node.databases.planning import AlterPlanner
 from engine.node.databases.replacement import Replacement, has_rows_of_its_own, replaces_table
-from engine.node.databases.rewriting import from_log
+from engine.node.databases.rewriting import from_log, left_empty
 from engine.node.databases.texts import SchemaTexts, changes, uuid_of
 from engine.node.databases.unfinished import check_unfinished
 from engine.node.replicated.definitions.dependents import REFERENTIAL, check_referred
@@ -42,6 +43,7 @@ from engine.node.replicated.running.local_tables import LocalTables
 from engine.node.statement import Asked
 from engine.sql import AlterCommand, Statement, StatementKind, parse_statement, redact, runs_once_per_shard
 from engine.sql.lenient import LENIENT
+from engine.sql.parse import draft_of
 from engine.storage import ChdbPool
 from engine.storage.layout import SCRATCH_DATABASE
 
@@ -60,6 +62,10 @@ _QUIET = {
 }
 """For what others have decided: a replica cannot refuse."""
 _NO_FENCE = Fence()
+_TAKES_BACK = {"database_atomic_wait_for_drop_and_detach_synchronously": "1"}
+"""chDB drops a table that it could not fill; the next try has the same UUID, and needs its directory."""
+_NOT_HERE = frozenset({Code.UNKNOWN_TABLE, Code.UNKNOWN_DATABASE, Code.UNKNOWN_FUNCTION})
+"""There are no rows for a table where what they are read from is not."""
 
 RunHere = Callable[[Asked], Awaitable[None]]
 """Runs a statement as a client's that is on this node only."""
@@ -81,7 +87,7 @@ class Shell:
 class ChdbSchema:
     """One database. `name` is its present one."""
 
-    def __init__(self, shell: Shell, uuid: UUID, name: Callable[[], str], begun: BegunMutations) -> None:
+    def __init__(self, shell: Shell, uuid: UUID, name: Callable[[], str], begun: BegunEntry) -> None:
         self._shell = shell
         self._begun = begun
         self._name = name
@@ -140,6 +146,12 @@ class ChdbSchema:
         if statement.tables and self._shell.life.tables.find(statement.tables[0]) is not None:
             sql = without_if_empty(sql)  # who sent it has looked, and its rows are these
         before = self.texts()
+        empty = left_empty(sql)
+        if empty != sql:
+            settings = {**settings, **_TAKES_BACK}
+            if not await self._has_what_fills(sql, settings):
+                log.warning("databases.left_empty database=%s entry=%d", self._name(), number)
+                sql = empty
         try:
             await self._carry_out(sql, settings, fence)
         except SqlError as error:
@@ -147,6 +159,14 @@ class ChdbSchema:
                 raise
             # Of rows that are this replica's own. The initiator does not wait for them either.
             log.warning("databases.mutation_fails database=%s entry=%d error=%s", self._name(), number, error)
+
+    async def _has_what_fills(self, sql: str, settings: Mapping[str, str]) -> bool:
+        """Whether what the SELECT of a CREATE reads is here; it may be on the initiator only."""
+        try:
+            await self._carry_out(f"DESCRIBE TABLE ({select_of(draft_of(sql))}\n)", settings)
+        except SqlError as error:
+            return error.code not in _NOT_HERE
+        return True
 
     def _has_altered(self, statement: Statement, before: Mapping[str, str]) -> bool:
         """Whether an ALTER of a plain table has taken effect, though not yet in its parts: a second one would
@@ -185,6 +205,12 @@ class ChdbSchema:
             await self._shell.run_here(asked)
         finally:
             await session.close()
+
+    def begins(self, number: int) -> None:
+        self._begun.begins(number)
+
+    def begun(self) -> int:
+        return self._begun.number
 
     async def redo(self, query: str, settings: Mapping[str, str]) -> None:
         """Of what is committed before it is carried out (`moments`). Raises SqlError."""

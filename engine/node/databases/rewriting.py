@@ -90,18 +90,21 @@ def for_log(sql: str, new_uuid: Callable[[], UUID]) -> str:
 def for_others(sql: str) -> str:
     """A statement of the log without the SELECT that fills a replicated table: the other replicas get its
     rows from the initiator's. Each would insert its own, and only equal blocks are stored once."""
+    return left_empty(sql) if (draft_of(sql).engine or "").startswith(REPLICATED) else sql
+
+
+def left_empty(sql: str) -> str:
+    """CREATE TABLE … AS SELECT, and CREATE of a view with POPULATE, without what fills it; any other as it
+    is."""
     d = draft_of(sql)
-    if d.kind not in (_K.CREATE_TABLE, _K.CREATE_MATERIALIZED_VIEW) or not (d.engine or "").startswith(
-        REPLICATED
-    ):
-        return sql
-    definition = Definition(sql)
     if d.kind is _K.CREATE_TABLE:
+        definition = Definition(sql)
         if definition.select is None or definition.as_at is None:
             return sql
         return apply_edits(sql, [Edit(definition.as_at, definition.as_at, "EMPTY ")])
-    at = _populate_at(d)
-    return sql if at is None else apply_edits(sql, [Edit(d.tokens[at].start, d.tokens[at].end, "")])
+    if d.kind is not _K.CREATE_MATERIALIZED_VIEW or (at := _populate_at(d)) is None:
+        return sql
+    return apply_edits(sql, [Edit(d.tokens[at].start, d.tokens[at].end, "")])
 
 
 def from_log(sql: str, database: str) -> str:

@@ -36,7 +36,7 @@ from engine.errors import Code, KeeperUnavailable, OnclusterError, SqlError, Una
 from engine.keeper.recipes import SessionHolder
 from engine.lifetime import until_done
 from engine.names import TableName, quote_identifier, quote_string
-from engine.node.databases.begun import BegunMutations
+from engine.node.databases.begun import BegunEntry
 from engine.node.databases.catalog import DatabaseCatalog, DatabaseRecord, DatabaseState
 from engine.node.databases.clusters import cluster_of
 from engine.node.databases.create_text import parse_create, place_of
@@ -180,7 +180,7 @@ class ReplicatedDatabases:
         def name() -> str:
             return running.record.name
 
-        begun = BegunMutations(self.catalog.directory / f"{record.uuid}.begun")
+        begun = BegunEntry(self.catalog.directory / f"{record.uuid}.begun")
         schema = ChdbSchema(self._shell, record.uuid, name, begun)
         core = self._core(record, schema, name)
         running = RunningDatabase(record, core, schema)

@@ -6,7 +6,8 @@ the table would come to no later entry. The initiator makes it as the statement 
 
     AS other [ENGINE = …]          what chDB makes of it on an empty table: columns and constraints, also
                                    indices and projections where the engine has them
-    EMPTY AS SELECT, AS function() the columns of the result
+    AS SELECT, AS function()       the columns of the result; a SELECT that fills the table stays, of each
+                                   replica's own rows
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import logging
 from engine.env import Env
 from engine.errors import SqlError
 from engine.names import TableName, quote_identifier, quote_string
-from engine.node.databases.definition_places import behind_name, comment_at, described
+from engine.node.databases.definition_places import behind_name, comment_at, described, select_of
 from engine.node.replicated.running.local_tables import LocalTables
 from engine.node.statement import Asked
 from engine.sql import StatementKind
@@ -41,8 +42,8 @@ class TableColumns:
         self._env = env
 
     async def written_out(self, asked: Asked, sql: str) -> str:
-        """`sql`, of the log, as the other replicas get it; unchanged if it names its columns or is filled, or
-        where they cannot be told: chDB is to say why."""
+        """`sql`, of the log, as the other replicas get it; unchanged if it names its columns, or where they
+        cannot be told: chDB is to say why."""
         d = draft_of(sql)
         if d.kind is not StatementKind.CREATE_TABLE or not d.refs:
             return sql
@@ -58,11 +59,12 @@ class TableColumns:
                 columns = await self._of_table(other.name, is_mergetree=d.engine.endswith("MergeTree"))
                 begin = d.tokens[d.at_offset(other.start) - 1].start
                 return apply_edits(sql, [Edit(behind, behind, columns), Edit(begin, other.end, "")])
-            if d.body is not None and _ends_with(d, d.body, "EMPTY", "AS"):
-                end = comment_at(d)
-                columns = await _of_result(asked, f"({sql[d.tokens[d.body].start : end]}\n)")
-                select = Edit(d.tokens[d.body - 2].start, end, "")
-                return apply_edits(sql, [Edit(behind, behind, columns), select])
+            if d.body is not None and _ends_with(d, d.body, "AS"):
+                columns = await _of_result(asked, f"({select_of(d)}\n)")
+                edits = [Edit(behind, behind, columns)]
+                if _ends_with(d, d.body, "EMPTY", "AS"):
+                    edits.append(Edit(d.tokens[d.body - 2].start, comment_at(d), ""))
+                return apply_edits(sql, edits)
             if d.words[at : at + 1] == ["AS"] and d.words[at + 2 : at + 3] == ["("]:
                 columns = await _of_result(asked, sql[d.tokens[at + 1].start : comment_at(d)])
                 return apply_edits(sql, [Edit(behind, behind, columns)])

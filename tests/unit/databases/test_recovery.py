@@ -14,7 +14,7 @@ from engine.databases.recovery import Plan, plan_recovery, read_snapshot
 from engine.errors import SqlError
 from engine.keeper.base import Keeper
 from engine.keeper.memory import MemoryKeeperServer
-from engine.node.databases.begun import BegunMutations
+from engine.node.databases.begun import BegunEntry
 from engine.testing.simulation import SimulationEnv, run_simulation
 
 
@@ -127,14 +127,12 @@ def test_settings_and_names_that_cannot_be_are_refused() -> None:
 
 def test_a_mutation_that_was_made_before_a_kill_is_not_made_again(tmp_path: Path) -> None:
     file = tmp_path / "d.begun"
-    assert not BegunMutations(file).is_done(7, ["mutation_1.txt"]), "it begins"
-    assert not BegunMutations(file).is_done(7, ["mutation_1.txt"]), "killed before: it begins again"
-    assert BegunMutations(file).is_done(7, ["mutation_1.txt", "mutation_2.txt"]), "killed behind"
-    assert not BegunMutations(file).is_done(8, ["mutation_1.txt", "mutation_2.txt"]), (
-        "the same text once more"
-    )
-    assert BegunMutations(file).is_done(8, ["mutation_2.txt", "mutation_3.txt"]), "chDB forgets old ones"
+    assert not BegunEntry(file).is_done(7, ["mutation_1.txt"]), "it begins"
+    assert not BegunEntry(file).is_done(7, ["mutation_1.txt"]), "killed before: it begins again"
+    assert BegunEntry(file).is_done(7, ["mutation_1.txt", "mutation_2.txt"]), "killed behind"
+    assert not BegunEntry(file).is_done(8, ["mutation_1.txt", "mutation_2.txt"]), "the same text once more"
+    assert BegunEntry(file).is_done(8, ["mutation_2.txt", "mutation_3.txt"]), "chDB forgets old ones"
     file.write_text("{torn")
-    assert not BegunMutations(file).is_done(8, ["mutation_3.txt"])
-    BegunMutations(file).forget()
+    assert not BegunEntry(file).is_done(8, ["mutation_3.txt"])
+    BegunEntry(file).forget()
     assert not file.exists()

@@ -16,6 +16,7 @@ from engine.node.databases.rewriting import (
     for_log,
     for_others,
     from_log,
+    left_empty,
     one_by_one,
     with_whole_names,
 )
@@ -254,6 +255,17 @@ def test_the_log_names_no_database_and_carries_uuids(sql: str, log: str) -> None
 )
 def test_the_other_replicas_do_not_fill_a_replicated_table(sql: str, others: str | None) -> None:
     assert for_others(sql) == (others or sql)
+
+
+def test_what_fills_a_table_of_any_engine_can_be_left_out() -> None:
+    assert left_empty(f"CREATE TABLE `t` {MERGE_TREE} AS SELECT 1 AS k") == (
+        f"CREATE TABLE `t` {MERGE_TREE} EMPTY AS SELECT 1 AS k"
+    )
+    view = "CREATE MATERIALIZED VIEW `v` ENGINE = MergeTree ORDER BY k {} AS SELECT populate AS k FROM t"
+    assert left_empty(view.format("POPULATE")) == view.format("")
+    to_table = "CREATE MATERIALIZED VIEW `v` TO d.t AS SELECT 1 AS k"
+    for other in (to_table, f"CREATE TABLE `t` {MERGE_TREE}", "CREATE VIEW `v` AS SELECT 1 AS k"):
+        assert left_empty(other) == other
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,135 @@
+"""A replica of a database that has carried an entry out and could not say so: it is not done again, and what
+was done before it is not either."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from engine.databases.digest import digest_of
+from engine.databases.paths import ReplicaName
+from engine.ddl.attempt import Fence
+from engine.errors import Code, SqlError
+from engine.keeper.base import Keeper
+from engine.keeper.memory import MemoryKeeperServer
+from engine.keeper.session import RequestKind
+from engine.testing.simulation import SimulationEnv, run_simulation
+from tests.simulation.test_databases_simulation import PATHS, ModelSchema, Replica
+
+
+async def started(env: SimulationEnv, server: MemoryKeeperServer) -> tuple[Replica, Replica]:
+    first, second = (Replica(name, env.fork(), server) for name in ("r1", "r2"))
+    for replica in (first, second):
+        replica.start(None)
+        await asyncio.sleep(5.0)
+    return first, second
+
+
+async def have_these(keeper: Keeper, texts: Mapping[str, str], *replicas: Replica) -> None:
+    for replica in replicas:
+        assert replica.disk.texts == texts, replica.name
+        assert not replica.disk.emptied and not replica.disk.aside, replica.name
+        digest = (await keeper.get(PATHS.replica(ReplicaName("s", replica.name), "digest"))).data
+        assert int(digest) == digest_of(texts)
+        assert replica.database is not None
+        await replica.database.stop(grace_s=1)
+
+
+def behind(query: str, schema: ModelSchema | None, then: Callable[[], None]) -> list[str]:
+    """`then` is called once, when that statement has taken effect and is not recorded yet; returns all that
+    are carried out from here on."""
+    assert schema is not None
+    execute = schema.execute
+    carried_out: list[str] = []
+
+    async def and_then(number: int, sql: str, settings: Mapping[str, str], fence: Fence) -> None:
+        await execute(number, sql, settings, fence)
+        carried_out.append(sql)
+        if sql == query and carried_out.count(sql) == 1:
+            then()
+
+    schema.execute = and_then  # type: ignore[method-assign]
+    return carried_out
+
+
+@pytest.mark.parametrize("lost", ["connection", "session"])
+def test_an_exchange_whose_record_was_lost_is_not_taken_back(lost: str) -> None:
+    async def main(env: SimulationEnv) -> None:
+        server = MemoryKeeperServer(env)
+        keeper = await server.factory(client="checker")()
+        first, second = await started(env, server)
+        assert await first.submit("CREATE a t1") == "ok"
+        assert await first.submit("CREATE b t2") == "ok"
+        assert second.process is not None
+        name = second.process.name
+
+        # 1. The other replica exchanges them. 2. Its record does not reach Keeper.
+        def loses() -> None:
+            for session_id in server.session_ids(name):
+                if lost == "session":
+                    server.expire_session(session_id)
+                else:
+                    server.lose_next_request(session_id, kind=RequestKind.MULTI)
+
+        carried_out = behind("EXCHANGE a b", second.schema, loses)
+        # 3. More is committed meanwhile, and comes to it behind the exchange.
+        assert await first.submit("EXCHANGE a b") == "ok"
+        assert await first.submit("ALTER a t3") == "ok"
+        await asyncio.sleep(60.0)
+        assert carried_out[-2:] == ["EXCHANGE a b", "ALTER a t3"]
+        assert carried_out.count("EXCHANGE a b") == 1
+        await have_these(keeper, {"a": "t3", "b": "t1"}, first, second)
+
+    run_simulation(1, main)
+
+
+def test_a_drop_is_not_done_again_when_another_table_has_got_the_name() -> None:
+    async def main(env: SimulationEnv) -> None:
+        server = MemoryKeeperServer(env)
+        keeper = await server.factory(client="checker")()
+        first, second = await started(env, server)
+        assert await first.submit("CREATE a old") == "ok"
+        assert await first.submit("CREATE b rows") == "ok"
+        # 1. The last entry that this replica has recorded is its own DROP.
+        assert await first.submit("DROP a") == "ok"
+        # 2. Another gives the name to a table with rows; here that takes effect, and the process ends.
+        assert first.process is not None
+        behind("RENAME b a", first.schema, first.process.kill)
+        submits = asyncio.ensure_future(second.submit("RENAME b a"))
+        while first.process.is_alive:
+            await asyncio.sleep(0.1)
+        assert await submits == "ok"
+        # 3. Its definitions are not those of the DROP. That is not for a DROP that was cut short.
+        first.start(None)
+        await asyncio.sleep(60.0)
+        await have_these(keeper, {"a": "rows"}, first, second)
+
+    run_simulation(1, main)
+
+
+def test_a_comparison_that_was_cut_short_is_done_again_in_the_same_session() -> None:
+    async def main(env: SimulationEnv) -> None:
+        server = MemoryKeeperServer(env)
+        keeper = await server.factory(client="checker")()
+        first, second = await started(env, server)
+        assert await first.submit("CREATE a t1") == "ok"
+        schema, process = first.schema, first.process
+        assert schema is not None and process is not None
+        write = schema._write
+
+        # 1. A DROP is committed, and fails in chDB. 2. The worker's next look at the entry loses the
+        # connection, and so does the comparison after that.
+        def fails(*_: Mapping[str, str]) -> None:
+            for session_id in [*server.session_ids(process.name)] * 2:
+                server.lose_next_request(session_id, kind=RequestKind.GET)
+            raise SqlError(Code.MEMORY_LIMIT_EXCEEDED, "Memory limit exceeded")
+
+        schema._write = fails  # type: ignore[method-assign]
+        assert await first.submit("DROP a") == "failed"
+        schema._write = write  # type: ignore[method-assign]
+        await asyncio.sleep(60.0)
+        await have_these(keeper, {}, first, second)
+
+    run_simulation(1, main)
