@@ -54,6 +54,7 @@ RULES: dict[str, tuple[Severity, str]] = {
     "not-on-cluster": (Severity.ERROR, "ClickHouse has no ON CLUSTER for this statement"),
     "replicated-database": (Severity.ERROR, "a Replicated database refuses statements ON CLUSTER"),
     "replicated-path": (Severity.ERROR, "a replication path that shards or replicas would share"),
+    "engine-arguments": (Severity.ERROR, "an engine with arguments that no host takes"),
     "destructive": (Severity.WARNING, "data or definitions are lost"),
     "not-repeatable": (Severity.WARNING, "IF EXISTS or IF NOT EXISTS is missing"),
     "rewrites-data": (Severity.WARNING, "stored data is written anew"),

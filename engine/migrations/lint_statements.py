@@ -164,7 +164,12 @@ def _engine(
             )
         return
     arguments = _string_arguments(engine, words)
-    if len(arguments) < 2 or not engine.startswith("Replicated"):
+    if not engine.startswith("Replicated"):
+        return
+    if len(arguments) == 1 and "Graphite" not in engine:  # its only one may be the rules' name
+        text = f"{engine} needs a path and the replica's name, or neither: every host refuses it"
+        yield "engine-arguments", text, int(Code.BAD_ARGUMENTS)
+    if len(arguments) < 2:
         return
     path, replica = arguments[:2]
     if len(cluster.shards) > 1 and not _TELLS_SHARDS_APART.search(path):

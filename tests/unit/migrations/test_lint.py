@@ -92,6 +92,8 @@ async def test_a_good_migration_is_clean(tmp_path: Path) -> None:
             f"{TABLE} ReplicatedMergeTree('/{{shard}}', 'r1') ORDER BY a",
             "replicated-path",
         ),
+        (f"{TABLE} ReplicatedMergeTree('/{{shard}}') ORDER BY a", "engine-arguments"),
+        (f"{TABLE} ReplicatedReplacingMergeTree('/{{shard}}', a) ORDER BY a", "engine-arguments"),
         (f"{TABLE} ReplicatedMergeTree ORDER BY a AS SELECT 1 AS a", "filled-by-each-host"),
         (f"{TABLE} Memory AS WITH 1 AS x SELECT x AS a", "filled-by-each-host"),
         (
@@ -169,6 +171,21 @@ async def test_what_is_empty_on_each_host_and_clusters_that_are_there_are_no_fin
     tmp_path: Path, up: str
 ) -> None:
     assert not {"filled-by-each-host", "distributed-cluster"} & set(await rules(tmp_path, up))
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        "ReplicatedMergeTree",
+        "ReplicatedReplacingMergeTree(a)",
+        "ReplicatedMergeTree('/{shard}', '{replica}')",
+        "ReplicatedGraphiteMergeTree('graphite_rollup')",
+    ],
+)
+async def test_engines_with_all_or_none_of_their_arguments_for_keeper_are_no_finding(
+    tmp_path: Path, engine: str
+) -> None:
+    assert "engine-arguments" not in await rules(tmp_path, f"{TABLE} {engine} ORDER BY a")
 
 
 async def test_a_cluster_that_is_not_configured_or_has_no_hosts_is_an_error(tmp_path: Path) -> None:
