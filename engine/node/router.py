@@ -60,6 +60,10 @@ class Replicated(ReplicatedStatements, Protocol):
         """Run an INSERT whose rows come as a stream; None when the table is not replicated."""
         ...
 
+    def check_written(self, asked: Asked, statement: Statement) -> None:
+        """chDB has run an INSERT into a table that was not replicated. Raises SqlError 60 if it is now."""
+        ...
+
     async def prepare_read(self, asked: Asked, statement: Statement) -> Asked:
         """The request as it has to be given to chDB."""
         ...
@@ -320,6 +324,8 @@ class StatementRouter:
             leaves_nothing = statement.is_query or statement.kind is StatementKind.INSERT
             asked = of_session(asked, statement)
             result = await asked.run(sql, session=session, is_harmless=leaves_nothing)
+            if self._replicated is not None and not is_for_chdb:
+                self._replicated.check_written(asked, statement)
             self._remember(asked, statement)
             may_redefine = not statement.is_query and statement.kind not in CHANGE_NO_DEFINITION
             if self._replicated is not None and may_redefine:
@@ -363,10 +369,13 @@ class StatementRouter:
             if answer is not None:
                 return answer
         if insert.input_structure:
-            return WholeAnswer(await self._insert_from_input(asked, insert, rows), format=asked.format)
-        result = await asked.session.insert(
-            insert.head, format=insert.format, rows=rows, params=asked.params, scope=asked.scope
-        )
+            result = await self._insert_from_input(asked, insert, rows)
+        else:
+            result = await asked.session.insert(
+                insert.head, format=insert.format, rows=rows, params=asked.params, scope=asked.scope
+            )
+        if self._replicated is not None and not is_for_chdb:
+            self._replicated.check_written(asked, statement)
         return WholeAnswer(result, format=asked.format)
 
     async def _insert_from_input(

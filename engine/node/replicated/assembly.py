@@ -218,6 +218,12 @@ class ReplicatedNode:
     ) -> Answer | None:
         return await self._inserts.insert(asked, insert, rows, write_input)
 
+    def check_written(self, asked: Asked, statement: Statement) -> None:
+        """See `ReplicatedTables.check_written`."""
+        if statement.kind is StatementKind.INSERT:
+            for name in statement.tables[:1]:
+                self.tables.check_written(name.within(asked.current_database))
+
     async def prepare_read(self, asked: Asked, statement: Statement) -> Asked:
         return await self._part_names.prepare(await self._reads.prepare(asked, statement), statement)
 

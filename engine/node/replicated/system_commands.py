@@ -79,6 +79,10 @@ class SystemStatements:
             return None
         table = self._tables.find_for(asked, statement.tables[0])
         if table is None:
+            if (
+                command in _OF_A_REPLICA
+            ):  # chDB has one that is being made, and says that it is not replicated
+                self._tables.find_to_write(statement.tables[0].within(asked.current_database))
             return None
         if command in _OF_A_REPLICA and not _is_made(table):
             raise SqlError(

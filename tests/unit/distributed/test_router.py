@@ -1,15 +1,22 @@
-"""What the router tells those who remember definitions."""
+"""What the router tells those who remember definitions, and what becomes of a name meanwhile."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
+
 from engine.config.model import User
+from engine.errors import SqlError
+from engine.names import TableName
+from engine.node.replicated.running.runtime import ReplicatedTables
 from engine.node.router import StatementRouter
 from engine.node.statement import Asked
 from engine.node.system_tables import SystemTables
-from engine.sql import Statement
+from engine.sql import Statement, parse_statement
 from engine.storage import ChdbPool
+from engine.storage.statement_text import InsertText
 
 
 class Remembers:
@@ -24,8 +31,29 @@ class Remembers:
     async def prepare_read(self, asked: Asked, statement: Statement) -> Asked:
         return asked
 
+    def check_written(self, asked: Asked, statement: Statement) -> None:
+        """None of its tables is replicated."""
+
     def changed(self) -> None:
         self.changes += 1
+
+
+class Creating(Remembers):
+    """Those of a node where a replicated table `t` is being made: it is recorded when an INSERT has been
+    found to concern none, and chDB has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables = ReplicatedTables()
+
+    async def run(self, asked: Asked, statement: Statement) -> None:
+        self.tables.recorded = lambda: [TableName("default", "t")]
+
+    async def insert(self, asked: Asked, *_: object) -> None:
+        await self.run(asked, parse_statement(asked.sql))
+
+    def check_written(self, asked: Asked, statement: Statement) -> None:
+        self.tables.check_written(statement.tables[0].within(asked.current_database))
 
 
 async def nowhere(asked: Asked, statement: Statement) -> object:
@@ -61,5 +89,37 @@ async def test_an_insert_changes_no_definition(tmp_path: Path) -> None:
                     pass
                 await answer.finish()
             assert remembers.changes == changes, sql
+    finally:
+        await pool.close()
+
+
+async def rows() -> AsyncIterator[bytes]:
+    yield b"3\n"
+
+
+@pytest.mark.parametrize("form", ["values", "select", "stream"])
+async def test_an_insert_whose_table_became_a_replicated_one_is_not_acknowledged(
+    tmp_path: Path, form: str
+) -> None:
+    """1. An INSERT into a table that is not there is chDB's. 2. A replicated table of that name is being
+    made, which chDB has already. 3. chDB writes into it, past Keeper."""
+    pool = await ChdbPool.open(tmp_path)
+    try:
+        await pool.query("CREATE TABLE t (k UInt8) ENGINE = Memory")
+        router = StatementRouter(
+            tables=SystemTables([]),
+            run_on_cluster=nowhere,  # type: ignore[arg-type]
+            replicated=Creating(),  # type: ignore[arg-type]
+        )
+        head = "INSERT INTO t"
+        sql = {"values": f"{head} VALUES (1)", "select": f"{head} SELECT 2", "stream": f"{head} FORMAT CSV"}
+        asked = Asked(sql[form], User("u"), pool.session(one_shot=True))
+        with pytest.raises(SqlError, match="was not there when the INSERT began") as refused:
+            if form == "stream":
+                await router.insert(asked, InsertText(head, "CSV", 0), rows())
+            else:
+                async with router.run(asked):
+                    raise AssertionError("it was acknowledged")
+        assert refused.value.code == 60
     finally:
         await pool.close()

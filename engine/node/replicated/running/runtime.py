@@ -206,6 +206,19 @@ class ReplicatedTables:
             )
         return table
 
+    def check_written(self, name: TableName) -> None:
+        """chDB has written into a table that was not replicated when the INSERT began: one that was being
+        made meanwhile, say, is chDB's for a moment, and has nothing of that.
+
+        Raises SqlError 60 UNKNOWN_TABLE.
+        """
+        if self.is_ours(name):
+            raise SqlError(
+                Code.UNKNOWN_TABLE,
+                f"Table {name} was not there when the INSERT began, and is a replicated one now.",
+                hint="Nothing was inserted into it: repeat the INSERT.",
+            )
+
     def find_for(self, asked: Asked, name: TableName) -> RunningTable | None:
         """The table that `name` means in a statement."""
         return self.find(name.within(asked.current_database))
