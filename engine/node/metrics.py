@@ -62,7 +62,7 @@ class AsynchronousMetricsTable:
     """Implements SystemTable."""
 
     name = "asynchronous_metrics"
-    columns = "metric String, value Float64, description String"
+    columns = "metric String, value Float64, description String, name String ALIAS metric"
 
     def __init__(self, measures: Sequence[Measures]) -> None:
         self._measures = measures

@@ -47,7 +47,7 @@ OWN_COLLECTION = "oncluster_peer_"
 """How the names of named collections with this node's own passwords begin."""
 _SUSPICIOUS = re.compile(
     r"file|attach|executable|sqlite|rocksdb|local|python|queryrunner|ssd_cache|yamlregexptree|disk|database|\\x"
-    r"|\burl\b",
+    r"|\burl\b|handler",
     re.IGNORECASE,
 )
 """Without any of it a text is fine."""
@@ -262,6 +262,14 @@ def _settings(place: _Place) -> None:
         at += 1
 
 
+def _handler(place: _Place) -> None:
+    if place.before in ("CREATE", "REPLACE") and place.at in (1, 3):
+        raise SqlError(
+            Code.NOT_IMPLEMENTED,
+            "Handlers are not supported: a node's HTTP interface answers at its usual paths only.",
+        )
+
+
 def _collection(place: _Place) -> None:
     if place.before == "NAMED" and any(map(_is_file_url, place.tokens)):
         raise denied("A named collection with this URL")
@@ -311,6 +319,7 @@ _CHECKS: Mapping[str, Callable[[_Place], None]] = {
     "SOURCE": _source,
     "LAYOUT": _layout,
     "DISK": _disk,
+    "HANDLER": _handler,
     "SET": _settings,
     "SETTINGS": _settings,
 }

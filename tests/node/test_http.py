@@ -98,6 +98,9 @@ def test_tables_of_system_are_shown(node: RunningNode) -> None:
     assert node.post("SHOW CREATE one", database="system").text == node.post("SHOW CREATE system.one").text
     assert "COMMENT" in node.post("SHOW CREATE TABLE system.clusters").text
     assert node.post("SHOW CREATE TABLE system.nosuch").code == 60
+    metric = "FROM system.asynchronous_metrics WHERE name = 'Uptime'"
+    assert node.query(f"SELECT name, metric {metric}") == "Uptime\tUptime\n"
+    assert node.query(f"SELECT * {metric}").count("\t") == 2  # `name` is an alias
 
 
 @pytest.mark.parametrize(

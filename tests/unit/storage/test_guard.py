@@ -166,6 +166,14 @@ def test_a_database_keeps_its_definitions_on_the_node(begin: str, value: str) ->
     assert refusal.value.code == 497
 
 
+@pytest.mark.parametrize("begin", ["CREATE", "CREATE OR REPLACE"])
+def test_nothing_is_made_that_would_have_no_effect(begin: str) -> None:
+    with pytest.raises(SqlError) as refusal:
+        check(f"{begin} HANDLER h URL '/x' AS SELECT 1")
+    assert refusal.value.code == 48
+    check("CREATE TABLE handler (handler Int8) ENGINE = Log")
+
+
 @pytest.mark.parametrize("source", ["EXECUTABLE(command 'id' format 'TSV')", "executable_pool(command 'id')"])
 def test_a_dictionary_runs_no_program(source: str) -> None:
     with pytest.raises(SqlError) as refusal:
