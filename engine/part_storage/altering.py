@@ -25,6 +25,9 @@ Safety argument.
    ALTER already lost what the table did not know yet. Whoever calls has them shown as they are again
    (`Publisher.show_own_bytes`); until then they lie in `originals/`.
 
+7. Where a setting of this replica refuses the ALTER (`local_refusals`), it has another value meanwhile; a
+   crash leaves it so, which refuses less.
+
 A column that is added under the name of one that was dropped is cleared in the same way in the parts that
 still have the old one.
 """
@@ -47,6 +50,7 @@ from engine.part_storage.dropping import (
     define_past_views,
 )
 from engine.part_storage.hidden_settings import HIDDEN_SETTINGS
+from engine.part_storage.local_refusals import LOCAL_REFUSALS, check_sorting_key
 from engine.part_storage.mutation_scratch import columns_in, split_commands
 from engine.part_storage.part_files import (
     CHECKSUMS_FILE,
@@ -101,8 +105,8 @@ class Alterer:
                 f" AND table = {quote_string(scratch.name.table)}"
             )
             rows = connection.rows(f"SELECT mutation_id, command FROM system.mutations{table}")
-            text = self._scratch.create_text(connection, scratch.name)
-        after = parse_definition(text)
+            after = parse_definition(self._scratch.create_text(connection, scratch.name))
+            check_sorting_key(connection, scratch.name, before, after)
         mutations = sorted(rows, key=lambda row: _mutation_number(row[0]))
         pieces = [piece for _, command in mutations for piece in split_commands(command)]
         check_parts_keep_columns((local.part for local in self._state.active.values()), pieces)
@@ -138,7 +142,7 @@ class Alterer:
                 return
             commands = step.commands
             try:
-                self._run(connection, step)
+                self._run_unrefused(connection, step, dict(here.settings))
             finally:
                 self._scratch.forget_definition()
         raise SqlError(
@@ -162,6 +166,23 @@ class Alterer:
         """See `PartStore.apply_comment`."""
         connection.define(f"ALTER TABLE {self._state.table.quoted} MODIFY COMMENT {quote_string(comment)}")
         self._scratch.forget_definition()
+
+    def _run_unrefused(self, connection: Connection, step: AlterStep, settings: Mapping[str, str]) -> None:
+        """Also where settings of this replica do not allow what another one was asked for."""
+        before: dict[str, str | None] = {}
+        try:
+            while True:
+                try:
+                    self._run(connection, step)
+                    return
+                except SqlError as error:
+                    name, lenient = LOCAL_REFUSALS.get(error.code, ("", ""))
+                    if not name or name in before or settings.get(name) == lenient:
+                        raise
+                    before[name] = settings.get(name)
+                    self.apply_settings(connection, {name: lenient})
+        finally:
+            self.apply_settings(connection, before)
 
     def _run(self, connection: Connection, step: AlterStep) -> None:
         table = self._state.table

@@ -17,6 +17,7 @@ from engine.names import quote_identifier, quote_string
 from engine.part_storage.column_notes import may_be_behind, needs_other_form, stale_columns
 from engine.part_storage.disk import force_to_disk
 from engine.part_storage.empty_parts import EmptyParts
+from engine.part_storage.local_refusals import where_mutated
 from engine.part_storage.merge_stop import MergeStop
 from engine.part_storage.merged_parts import MergedParts
 from engine.part_storage.mutation_scratch import columns_in, columns_of, prepare_for
@@ -29,6 +30,7 @@ from engine.part_storage.workers import Connection, Workers
 from engine.replication.part_checksums import PartDiffers
 from engine.replication.part_name import PartName
 from engine.replication.part_store import MergeOptions, Part
+from engine.replication.table_definition import TableDefinition
 from engine.sql.user_functions import with_bodies
 from engine.storage.errors import mutation_error
 
@@ -125,8 +127,15 @@ class Producer:
         refuse_untellable(with_bodies(commands, functions))
         with ExitStack() as stack:
             directory = stack.enter_context(self._held(source))
-            merging = self._merging_for(connection, directory)
-            scratch = stack.enter_context(self._scratch.made(connection, "mutate", merging=merging))
+            table = self._known_definition(connection)
+            scratch = stack.enter_context(
+                self._scratch.made(
+                    connection,
+                    "mutate",
+                    merging=_merging_for(table, directory),
+                    settings=where_mutated(dict(table.settings)) if table else None,
+                )
+            )
             runs = prepare_for(connection, scratch, directory, commands, self._state.renames)
             if not runs:
                 return self.stage_links(directory, result)
@@ -143,18 +152,11 @@ class Producer:
                     raise mutation_error(error) from error
             return self._stage_result(connection, scratch, result)
 
-    def _merging_for(self, connection: Connection, part: Path) -> Merging:
-        """chDB lets the column of versions have a wider type, and never again a narrower one, as the part
-        has. What a mutation makes does not depend on how its table merges."""
+    def _known_definition(self, connection: Connection) -> TableDefinition | None:
         try:
-            table = self._scratch.known_definition or self._scratch.definition(connection)
+            return self._scratch.known_definition or self._scratch.definition(connection)
         except SqlError:  # of a GraphiteMergeTree, whose rules stand elsewhere
-            return Merging.OF_TABLE
-        version = table.metadata.version_column
-        if not version or version not in table.columns.by_name:
-            return Merging.OF_TABLE
-        is_alike = columns_in(part).get(version) == table.columns.by_name[version].type
-        return Merging.OF_TABLE if is_alike else Merging.NONE
+            return None
 
     def _user_functions(self, connection: Connection) -> dict[str, str]:
         """The CREATE texts of SQL user functions by name. Nearly always there are none, and asking chDB for
@@ -298,3 +300,13 @@ def _not_merged(scratch: Scratch, result: PartName, names: Sequence[str]) -> Sql
             f"Not enough space for merging {len(names)} parts of {size} bytes into {result}: {free} are free",
         )
     return SqlError(Code.LOGICAL_ERROR, f"{result} should be one part, and chDB has made {len(names)}")
+
+
+def _merging_for(table: TableDefinition | None, part: Path) -> Merging:
+    """chDB lets the column of versions have a wider type, and never again a narrower one, as the part has.
+    What a mutation makes does not depend on how its table merges."""
+    version = table.metadata.version_column if table is not None else ""
+    if table is None or not version or version not in table.columns.by_name:
+        return Merging.OF_TABLE
+    is_alike = columns_in(part).get(version) == table.columns.by_name[version].type
+    return Merging.OF_TABLE if is_alike else Merging.NONE

@@ -131,8 +131,15 @@ class ScratchTables:
             where += f" AND has(data_paths, {quote_string(f'{self._state.data}/')})"
         return connection.text(f"SELECT create_table_query FROM system.tables WHERE {where}")
 
-    def make(self, connection: Connection, purpose: str, *, merging: Merging = Merging.OF_TABLE) -> Scratch:
-        """An empty table of the same structure.
+    def make(
+        self,
+        connection: Connection,
+        purpose: str,
+        *,
+        merging: Merging = Merging.OF_TABLE,
+        settings: Mapping[str, str] | None = None,
+    ) -> Scratch:
+        """An empty table of the same structure, with `settings` instead of the table's.
 
         It is attached, not created: an ALTER, or a setting of who made the table, may have led to what CREATE
         would refuse.
@@ -140,7 +147,7 @@ class ScratchTables:
         body = self._body(connection)
         if merging is Merging.NONE:
             body = _with_plain_engine(body)
-        return self._attached(connection, purpose, body, {})
+        return self._attached(connection, purpose, with_settings(body, settings) if settings else body, {})
 
     def filled(
         self,
@@ -226,10 +233,15 @@ class ScratchTables:
 
     @contextmanager
     def made(
-        self, connection: Connection, purpose: str, *, merging: Merging = Merging.OF_TABLE
+        self,
+        connection: Connection,
+        purpose: str,
+        *,
+        merging: Merging = Merging.OF_TABLE,
+        settings: Mapping[str, str] | None = None,
     ) -> Iterator[Scratch]:
         """A table for the length of a `with` block."""
-        scratch = self.make(connection, purpose, merging=merging)
+        scratch = self.make(connection, purpose, merging=merging, settings=settings)
         try:
             yield scratch
         finally:

@@ -205,6 +205,19 @@ def test_a_new_ttl_leaves_the_rows_alone_that_are_there_if_that_is_wanted(pair: 
     assert pair.rows(t) == ""
 
 
+def test_an_alter_that_the_settings_of_one_replica_allow_is_done_on_all(pair: Pair) -> None:
+    t = pair.table("k UInt64, v UInt8, INDEX i v TYPE minmax", engine="ReplicatedReplacingMergeTree")
+    pair.n1.query(f"INSERT INTO {t} VALUES (1, 2)")
+    pair.n1.query(f"ALTER TABLE {t} MODIFY SETTING deduplicate_merge_projection_mode = 'rebuild'")
+    pair.n2.query(f"ALTER TABLE {t} MODIFY SETTING alter_column_secondary_index_mode = 'throw'")
+    change = f"ALTER TABLE {t} ADD PROJECTION p (SELECT k ORDER BY k), MODIFY COLUMN v UInt16"
+    assert error(pair.n2.post(change)) in (344, 524)
+    pair.n1.query(change, alter_sync="2")
+    pair.n2.query(f"OPTIMIZE TABLE {t} FINAL", alter_sync="2")
+    assert pair.rows(t) == "1\t2\n"
+    assert error(pair.n1.post(f"ALTER TABLE {t} ADD COLUMN x Nullable(Int8), MODIFY ORDER BY (k, x)")) == 44
+
+
 def test_a_mutation_in_a_partition_leaves_the_others_alone(pair: Pair) -> None:
     t = pair.table()
     pair.n1.query(f"INSERT INTO {t} SELECT number, 'x' FROM numbers(4)")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import SqlError
+from engine.errors import Code, SqlError
 from engine.names import TableName
 from engine.part_storage import HIDDEN_SETTINGS, ChdbPartStore
 from engine.part_storage.alter_statements import next_step
@@ -18,6 +18,7 @@ from engine.part_storage.altering import Alterer
 from engine.part_storage.mutation_scratch import split_commands
 from engine.part_storage.scratch_tables import ScratchTables
 from engine.part_storage.workers import Connection
+from engine.replication.columns import Columns
 from engine.replication.part_name import PartName
 from engine.replication.part_store import Fate
 from engine.replication.table_definition import TableDefinition, parse_definition
@@ -543,3 +544,72 @@ async def test_a_definition_that_was_read_before_an_alter_is_not_remembered_afte
 
     later = await store.plan_alter("ADD COLUMN late UInt8")
     assert "COMMENT \\'new\\'" in later.definition.columns.to_bytes().decode()
+
+
+@pytest.mark.parametrize(
+    ("settings", "commands", "mutation"),
+    [
+        (["deduplicate_merge_projection_mode"], "ADD PROJECTION p (SELECT v ORDER BY v)", ""),
+        (["alter_column_secondary_index_mode"], "MODIFY COLUMN n UInt16", "MODIFY COLUMN `n` UInt16"),
+        (
+            ["deduplicate_merge_projection_mode", "alter_column_secondary_index_mode"],
+            "ADD PROJECTION p (SELECT v ORDER BY v), MODIFY COLUMN n UInt16",
+            "MODIFY COLUMN `n` UInt16",
+        ),
+    ],
+)
+async def test_what_another_replicas_settings_allowed_is_done_here_too(
+    tmp_path: Path, settings: list[str], commands: str, mutation: str
+) -> None:
+    strict, lenient = dict.fromkeys(settings, "'throw'"), dict.fromkeys(settings, "'drop'")
+    create = (
+        "CREATE TABLE t (k UInt64, v String, n UInt8, INDEX i n TYPE minmax) ENGINE = ReplacingMergeTree "
+        f"ORDER BY k SETTINGS {', '.join(f'{name} = {value}' for name, value in strict.items())}"
+    )
+    async with opened(tmp_path, create) as (pool, store):
+        await store.load()
+        await add(pool, store, "SELECT 1, 'a', 3", "all_0_0_0")
+        with pytest.raises(SqlError):  # who asks here is told
+            await store.plan_alter(commands)
+        await store.apply_settings(lenient)
+        plan = await store.plan_alter(commands)
+        assert plan.mutation == mutation
+        await store.apply_settings(strict)
+
+        numbers = {"all": 1} if mutation else {}
+        await store.apply_alter(plan.definition.columns, plan.definition.metadata, {}, numbers)
+        after = await store.definition()
+        assert (after.columns, after.metadata) == (plan.definition.columns, plan.definition.metadata)
+        assert dict(after.settings).items() >= strict.items()
+        if mutation:
+            await store.mutate(*named("all_0_0_0", "all_0_0_0_1"), mutation)
+            await store.publish(named("all_0_0_0_1"), named("all_0_0_0"))
+        assert await rows(pool, "k, v, n") == "1\ta\t3"
+
+
+async def test_a_sorting_key_is_not_planned_that_the_table_may_not_have(tmp_path: Path) -> None:
+    """A scratch table is attached, and could have it."""
+    create = "CREATE TABLE t (k UInt64) ENGINE = MergeTree ORDER BY k"
+    commands = "ADD COLUMN x {}, MODIFY ORDER BY (k, x)"
+    async with opened(tmp_path, create) as (_, store):
+        await store.load()
+        for nullable in ("Nullable(UInt8)", "LowCardinality(Nullable(String))"):
+            with pytest.raises(SqlError) as refused:
+                await store.plan_alter(commands.format(nullable))
+            assert refused.value.code == Code.ILLEGAL_COLUMN
+        await alter(store, commands.format("UInt8"))
+    async with opened(tmp_path / "other", f"{create} SETTINGS allow_nullable_key = 1") as (_, store):
+        await store.load()
+        await alter(store, commands.format("Nullable(UInt8)"))
+
+
+async def test_a_setting_that_has_yielded_in_vain_is_as_before(tmp_path: Path) -> None:
+    create = "CREATE TABLE t (k UInt64, v String) ENGINE = MergeTree ORDER BY k"
+    async with opened(tmp_path, create) as (_, store):
+        await store.load()
+        before = await store.definition()
+        columns = Columns.from_bytes(before.columns.to_bytes().replace(b"`k` UInt64", b"`k` String"))
+        with pytest.raises(SqlError) as refused:
+            await store.apply_alter(columns, before.metadata, {}, {})
+        assert refused.value.code == Code.ALTER_OF_COLUMN_IS_FORBIDDEN
+        assert await store.definition() == before
