@@ -253,6 +253,11 @@ class ChdbPool:
         reading = quote_string(f"FROM INFILE {quote_string(path)} ")
         return await self._kill(f"query_kind = 'Insert' AND position(query, {reading}) > 0")
 
+    async def kill_writer(self, path: str) -> bool:
+        """The same of the SELECT that writes the file at `path`."""
+        writing = quote_string(f"INTO OUTFILE {quote_string(path)} ")
+        return await self._kill(f"position(query, {writing}) > 0")
+
     async def _kill(self, which: str) -> bool:
         """Whether there was any."""
 
@@ -334,6 +339,9 @@ class ReservedThreads:
 
     async def kill_reader(self, path: str) -> bool:
         return await self._pool.kill_reader(path)
+
+    async def kill_writer(self, path: str) -> bool:
+        return await self._pool.kill_writer(path)
 
     def finish_later(self, work: Coroutine[Any, Any, None]) -> None:
         self._pool.finish_later(work)

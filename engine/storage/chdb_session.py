@@ -43,6 +43,9 @@ T = TypeVar("T")
 
 _NONE: Mapping[str, str] = {}
 
+_FIRST_AGAIN_S, _LAST_AGAIN_S = 0.02, 2.0
+"""After so long a statement is killed again, each time twice as long."""
+
 _Run = Callable[[Any, str], T]
 """Of a connection, and of the clause that is to be put behind the statement."""
 
@@ -213,7 +216,7 @@ class ChdbSession:
                     yield ResultStream(select.format, reader, job, blocks=blocks)
                 finally:
                     if not job.is_over:
-                        self._give_up(job, scope.query_id)
+                        self._give_up(job, scope.query_id, written_to=writer.path)
         finally:
             reader.close()
             writer.drop()
@@ -361,13 +364,20 @@ class ChdbSession:
             raise SqlError(Code.ABORTED, "The session is over: a statement in it was cancelled")
         return self._pool.start(lambda: translated(work))
 
-    def _give_up(self, job: Job[Any], query_id: str = "") -> None:
+    def _give_up(self, job: Job[Any], query_id: str = "", *, written_to: str = "") -> None:
         self._is_given_up = True
-        self._pool.finish_later(self._kill(job, query_id))
+        self._pool.finish_later(self._kill(job, query_id, written_to))
 
-    async def _kill(self, job: Job[Any], query_id: str) -> None:
-        if query_id and not job.is_over:
-            await self._pool.kill(query_id)
+    async def _kill(self, job: Job[Any], query_id: str, written_to: str) -> None:
+        """Until it has ended: a statement that has just begun is not to be found yet, and chDB overlooks that
+        nobody reads its result any more, so that nothing else would end it."""
+        again_s = _FIRST_AGAIN_S
+        while (query_id or written_to) and not job.is_over:
+            is_asked = await (self._pool.kill(query_id) if query_id else self._pool.kill_writer(written_to))
+            if written_to:  # the id may be another's by now, or the statement have a log_comment of its own
+                query_id = ""
+            await job.end(timeout_s=_LAST_AGAIN_S if is_asked else again_s)
+            again_s = min(2 * again_s, _LAST_AGAIN_S)
         await job.end()
         connection = self._local.take()
         if connection is not None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import threading
 from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 from typing import Any
@@ -264,6 +265,31 @@ async def test_a_cancelled_statement_is_killed_and_does_not_hold_its_thread(pool
         await task
     while (await pool.query(running)).text != "0\n":
         await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("settings", ["", " SETTINGS log_comment = 'its own'"])
+async def test_a_result_that_nobody_wants_before_it_begins_ends(tmp_path: Path, settings: str) -> None:
+    """(1) A thread takes the SELECT. (2) Its reader leaves, and it is to be killed. (3) chDB begins it."""
+    pool = await ChdbPool.open(tmp_path / "data", max_running=1)
+    is_taken, is_asked = threading.Event(), threading.Event()
+    connect, kill = pool.connect, pool.kill
+
+    def connect_late() -> Any:
+        is_taken.set()
+        assert is_asked.wait(20)
+        return connect()
+
+    async def kill_early(query_id: str) -> bool:
+        found = await kill(query_id)
+        is_asked.set()
+        return found
+
+    pool.connect, pool.kill = connect_late, kill_early  # type: ignore[method-assign]
+    endless = f"SELECT number FROM system.numbers{settings}"
+    async with pool.use(one_shot=True) as session, session.stream(endless, scope=Scope(query_id="endless")):
+        await asyncio.to_thread(is_taken.wait, 20)
+    assert (await asyncio.wait_for(pool.query("SELECT 1"), 20)).text == "1\n"  # on the only thread
+    await pool.close()
 
 
 async def test_query_parameters_are_values_not_text(pool: ChdbPool) -> None:
