@@ -92,6 +92,30 @@ def test_every_node_answers_as_one_table_does(cluster: Cluster, sql: str, host: 
     assert cluster.nodes[host].query(sql) == expected
 
 
+def test_settings_of_final_and_of_conversions_hold_on_every_shard(cluster: Cluster) -> None:
+    n1 = cluster.n1
+    n1.query(
+        "CREATE TABLE final ON CLUSTER c (k UInt64, p UInt8) ENGINE = "
+        "ReplicatedReplacingMergeTree('/t/final/{c_shard}', '{replica}', p) PARTITION BY p ORDER BY k"
+    )
+    n1.query("CREATE TABLE final_d AS final ENGINE = Distributed(c, default, final, k)")
+    n1.query("INSERT INTO final_d SELECT number % 4, number < 4 FROM numbers(8)", **FOREGROUND)
+    cluster.sync("final")
+    for sql, settings, usual, expected in (
+        ("SELECT count() FROM final_d FINAL", "do_not_merge_across_partitions_select_final", "4", "8"),
+        ("SELECT count() FROM final_d FINAL PREWHERE p = 0", "apply_prewhere_after_final", "4", "0"),
+        (
+            "SELECT max(toInt8(CAST(k, 'Enum8(\\'a\\' = 0)'))) FROM final_d",
+            "check_conversion_from_numbers_to_enum = 0, max_threads",
+            "691",
+            "3",
+        ),
+    ):
+        reply = n1.post(sql)
+        assert str(reply.code or reply.text.strip()) == usual
+        assert n1.query(f"{sql} SETTINGS {settings} = 1") == f"{expected}\n"
+
+
 def test_how_long_a_statement_may_be_is_asked_of_the_client_s_text(cluster: Cluster) -> None:
     """The node's own text is several times as long, and may be longer than what chDB reads by default."""
     short = "SELECT city, max(note) AS s, count() FROM events_d GROUP BY city ORDER BY city"

@@ -13,6 +13,9 @@ def test_what_changes_the_meaning_of_an_expression_goes_to_the_shards() -> None:
     settings = {"session_timezone": "Asia/Tokyo", "final": "1", "max_threads": "2", "transform_null_in": ""}
     assert forwarded(settings, "") == "&final=1&session_timezone=Asia%2FTokyo"
     assert forwarded({"max_block_size": "1"}, "") == ""
+    assert forwarded({"do_not_merge_across_partitions_select_final": "1"}, "") == (
+        "&do_not_merge_across_partitions_select_final=1"
+    )
     assert forwarded({"bool_true_representation": "ja"}, "") == "&bool_true_representation=ja"
     assert forwarded({"max_rows_to_read": "9", "read_overflow_mode": "break"}, "") == (
         "&max_rows_to_read=9&read_overflow_mode=break"

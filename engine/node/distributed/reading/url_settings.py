@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _READ_WITH = {
+    "glob_expansion_max_elements": "1000",
     "http_make_head_request": "0",
     "http_max_tries": "1",
     "http_retry_initial_backoff_ms": "100",
