@@ -87,6 +87,7 @@ class Alterer:
         self._state = state
         self._scratch = scratch
         self._workers = workers
+        self._changed_settings: set[str] = set()
 
     # -- what an ALTER would do ----------------------------------------------------------------------------
 
@@ -106,7 +107,7 @@ class Alterer:
             )
             rows = connection.rows(f"SELECT mutation_id, command FROM system.mutations{table}")
             after = parse_definition(self._scratch.create_text(connection, scratch.name))
-            check_sorting_key(connection, scratch.name, before, after)
+            check_sorting_key(connection, scratch.name, before, after, changed=self._changed_settings)
         mutations = sorted(rows, key=lambda row: _mutation_number(row[0]))
         pieces = [piece for _, command in mutations for piece in split_commands(command)]
         check_parts_keep_columns((local.part for local in self._state.active.values()), pieces)
@@ -153,6 +154,7 @@ class Alterer:
     def apply_settings(self, connection: Connection, changes: Mapping[str, str | None]) -> None:
         """See `PartStore.apply_settings`. The hidden settings stay as they are."""
         visible = {name: value for name, value in changes.items() if name not in HIDDEN_SETTINGS}
+        self._changed_settings |= visible.keys()
         changed = [f"{name} = {value}" for name, value in visible.items() if value is not None]
         reset = [name for name, value in visible.items() if value is None]
         table = self._state.table.quoted

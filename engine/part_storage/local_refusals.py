@@ -6,7 +6,7 @@ settings do not allow it, has no choice: its queue would stand still for as long
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from engine.errors import Code, SqlError
 from engine.names import TableName, quote_string
@@ -19,7 +19,7 @@ LOCAL_REFUSALS: Mapping[int, tuple[str, str]] = {
 }
 """By the code of chDB's error the setting, and a value that lets the ALTER pass."""
 
-_NULLABLE_KEY = "allow_nullable_key"
+NULLABLE_KEY = "allow_nullable_key"
 
 
 def where_mutated(settings: Mapping[str, str]) -> dict[str, str]:
@@ -30,16 +30,22 @@ def where_mutated(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_sorting_key(
-    connection: Connection, scratch: TableName, before: TableDefinition, after: TableDefinition
+    connection: Connection,
+    scratch: TableName,
+    before: TableDefinition,
+    after: TableDefinition,
+    *,
+    changed: Collection[str],
 ) -> None:
     """Raises SqlError 44 for a new sorting key, of `scratch`, that a table of the settings of `before` may
-    not have.
+    not have. `changed` are settings that the table has got since chDB has opened it.
 
     A scratch table is attached, and chDB takes a table that it has attached for one that may have Nullable in
-    its sorting key, whatever its setting says: it would refuse the ALTER of the table itself, for ever.
+    its sorting key, whatever its setting says. Of one that it has made it reads the setting once, then. It
+    would refuse the ALTER of the table itself, for ever.
     """
-    settings = dict(before.settings)
-    if _keys(before) == _keys(after) or settings.get(_NULLABLE_KEY, "0") not in ("0", "false"):
+    is_on = dict(before.settings).get(NULLABLE_KEY, "0") not in ("0", "false")
+    if _keys(before) == _keys(after) or (is_on and NULLABLE_KEY not in changed):
         return
     key = connection.text(
         f"SELECT sorting_key FROM system.tables WHERE database = {quote_string(scratch.database)}"
@@ -49,7 +55,8 @@ def check_sorting_key(
     if "Nullable(" in described[1]:
         raise SqlError(
             Code.ILLEGAL_COLUMN,
-            f"Sorting key contains nullable columns, but merge tree setting `{_NULLABLE_KEY}` is disabled.",
+            f"Sorting key contains nullable columns, but merge tree setting `{NULLABLE_KEY}` is disabled.",
+            hint=f"{NULLABLE_KEY} = 1 holds from the next start of the node on." if is_on else "",
         )
 
 

@@ -215,7 +215,10 @@ def test_an_alter_that_the_settings_of_one_replica_allow_is_done_on_all(pair: Pa
     pair.n1.query(change, alter_sync="2")
     pair.n2.query(f"OPTIMIZE TABLE {t} FINAL", alter_sync="2")
     assert pair.rows(t) == "1\t2\n"
-    assert error(pair.n1.post(f"ALTER TABLE {t} ADD COLUMN x Nullable(Int8), MODIFY ORDER BY (k, x)")) == 44
+    key = f"ALTER TABLE {t} ADD COLUMN x Nullable(Int8), MODIFY ORDER BY (k, x)"
+    assert error(pair.n1.post(key)) == 44
+    pair.n1.query(f"ALTER TABLE {t} MODIFY SETTING allow_nullable_key = 1")
+    assert error(pair.n1.post(key)) == 44, "chDB reads that setting once"
 
 
 def test_a_mutation_in_a_partition_leaves_the_others_alone(pair: Pair) -> None:

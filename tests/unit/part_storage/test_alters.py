@@ -597,6 +597,10 @@ async def test_a_sorting_key_is_not_planned_that_the_table_may_not_have(tmp_path
             with pytest.raises(SqlError) as refused:
                 await store.plan_alter(commands.format(nullable))
             assert refused.value.code == Code.ILLEGAL_COLUMN
+        await store.apply_settings({"allow_nullable_key": "1"})
+        with pytest.raises(SqlError, match="allow_nullable_key") as refused:
+            await store.plan_alter(commands.format("Nullable(UInt8)"))
+        assert "next start" in refused.value.hint
         await alter(store, commands.format("UInt8"))
     async with opened(tmp_path / "other", f"{create} SETTINGS allow_nullable_key = 1") as (_, store):
         await store.load()
