@@ -69,6 +69,11 @@ _LOST_DIGEST = b"42"
 """No digest is this one: the replica is recovered."""
 
 
+_FINAL = frozenset({Code.TABLE_NOT_EMPTY, Code.ASYNC_LOAD_WAIT_FAILED})
+"""It gets no better by waiting: a table that is empty elsewhere has rows here (DROP … IF EMPTY), or it could
+not be loaded here."""
+
+
 class DatabaseWorker:
     """Follows the log from `start` to `stop`."""
 
@@ -199,8 +204,7 @@ class DatabaseWorker:
         self._wake.clear()
 
     async def _count_error(self, error: Exception) -> None:
-        """The same error again and again: what is here is perhaps not what the log goes by. What was decided
-        on a table that is empty elsewhere and has rows here (DROP … IF EMPTY) gets no better by waiting."""
+        """The same error again and again: what is here is perhaps not what the log goes by."""
         text = str(error)
         last, count = self._errors
         self._errors = (text, count + 1 if text == last else 1)
@@ -208,13 +212,14 @@ class DatabaseWorker:
         keeper = self._holder.current
         if not most or keeper is None:
             return
-        is_final = isinstance(error, SqlError) and error.code == Code.TABLE_NOT_EMPTY
+        is_final = isinstance(error, SqlError) and error.code in _FINAL
         if self._errors[1] < most and not is_final:
             return
         self._errors = ("", 0)
         self._restarts = True
         try:
             await keeper.set(self.paths.replica(self.me, "digest"), _LOST_DIGEST)
+            self._wake.set()
         except OnclusterError as error:
             log.warning("databases.not_marked_lost database=%s error=%s", self._database_name(), error)
 

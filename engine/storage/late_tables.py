@@ -30,7 +30,8 @@ from engine.storage.layout import private_directory
 
 log = logging.getLogger(__name__)
 
-_FLAG = ".detached"
+FLAG = ".detached"
+"""Behind the name of a table's file."""
 _OURS = b"attached right after the start\n"
 _CLAUSE = re.compile(
     rb"^    CONSTRAINT .*(?:\n    [ )].*)*|^    INDEX .*|^    .* TTL .*"
@@ -55,7 +56,7 @@ def hold_back(path: Path) -> Sequence[Path]:
     held = []
     ordinary = [each for each in path.glob("metadata/*") if each.is_dir() and not each.is_symlink()]
     for file in [*path.glob("store/*/*/*.sql"), *(file for each in ordinary for file in each.glob("*.sql"))]:
-        flag = file.with_name(file.name + _FLAG)
+        flag = file.with_name(file.name + FLAG)
         content = file.read_bytes()
         if not content.startswith(b"ATTACH TABLE ") or not _is_late(content):
             continue

@@ -23,6 +23,7 @@ import re
 from pathlib import Path
 
 from engine.errors import Corrupt
+from engine.storage.late_tables import FLAG
 from engine.storage.layout import private_directory
 
 log = logging.getLogger(__name__)
@@ -57,16 +58,33 @@ def set_orphans_aside(path: Path) -> list[str]:
     return moved
 
 
+def set_table_aside(path: Path, definition: Path, uuid: str) -> Path:
+    """One that chDB does not have, since it could not be loaded: chDB can neither drop nor rename it. Returns
+    where its definition is.
+
+    The flag that holds it back goes first, the data last: a crash in between leaves what the next start holds
+    back again, or an orphan.
+    """
+    aside = private_directory(path) / "orphans"
+    definition.with_name(f"{definition.name}{FLAG}").unlink(missing_ok=True)
+    moved = _move(definition, aside)
+    data = path / "store" / uuid[:3] / uuid
+    if data.is_dir():
+        _move(data, aside)
+    return moved
+
+
 def _set_unfinished_aside(database: Path, aside: Path) -> None:
     for file in sorted(database.glob("_tmp_replace_*.sql")):
         if _UNFINISHED.match(file.name):
             _move(file, aside)
 
 
-def _move(what: Path, aside: Path) -> None:
+def _move(what: Path, aside: Path) -> Path:
     aside.mkdir(parents=True, exist_ok=True)
-    what.rename(_free_name(aside, what.name))
+    moved = what.rename(_free_name(aside, what.name))
     log.warning("storage.orphan_set_aside name=%s to=%s", what.name, aside)
+    return moved
 
 
 def _named_in_metadata(path: Path, directories: list[Path]) -> frozenset[str]:

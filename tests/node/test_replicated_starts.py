@@ -403,6 +403,24 @@ def test_a_table_whose_other_table_is_gone_stays_out_of_the_node_and_in_its_repl
     )
     pair.n2.query("INSERT INTO ask.r VALUES (2, '2100-01-01')")
     assert [row.split()[0] for row in pair.rows("ask.r").splitlines()] == ["1", "2"]
-    pair.n2.query("DROP TABLE ask.p")
+
+    # What others do with a table that could not be loaded here.
+    for table in ("changed", "renamed"):
+        pair.n2.query(f"CREATE TABLE ask.{table} (k UInt64, t DateTime) ENGINE = MergeTree {ttl}")
+        pair.n1.query(f"INSERT INTO ask.{table} VALUES (1, '2100-01-01')")
+    pair.n1.query("DROP TABLE ask.asked SETTINGS check_table_dependencies = 0")
+    pair.restart("n1")
+    pair.n2.query("CREATE TABLE ask.asked (k UInt64) ENGINE = Set")
+    done = {"distributed_ddl_task_timeout": "40"}
+    pair.n2.query("ALTER TABLE ask.changed ADD COLUMN more UInt8", **done)
+    pair.n2.query("RENAME TABLE ask.renamed TO ask.other_name", **done)
+    pair.n2.query("DROP TABLE ask.p", **done)
+    assert pair.same("SELECT count() FROM ask.changed") == "0\n"
+    assert pair.same("SELECT count() FROM ask.other_name") == "0\n"
+    orphans = pair.local.directory / "nodes/n1/data/oncluster/orphans"
+    assert sorted(file.stem for file in orphans.glob("*.sql")) == ["changed", "p", "renamed"]
+    assert len([each for each in orphans.iterdir() if each.is_dir()]) == 3
+    pair.n1.query("DROP TABLE ask.changed, ask.other_name")
+    pair.n1.query("ATTACH TABLE ask.r")
     pair.n1.query("SYSTEM SYNC DATABASE REPLICA ask")
     assert pair.same("SHOW TABLES FROM ask") == "asked\nother\nr\n"

@@ -141,6 +141,9 @@ class ChdbSchema:
         SqlError, and MultiFailed where the fence did not hold."""
         sql = from_log(query, self._name())
         statement = parse_statement(sql)
+        for table in map(self._whole, statement.tables):
+            if self._shell.texts.is_held_back(table):
+                raise _not_loaded(table)
         if self._is_done(statement) or await self._has_mutated(number, statement):
             return
         if statement.tables and self._shell.life.tables.find(statement.tables[0]) is not None:
@@ -295,11 +298,7 @@ class ChdbSchema:
             f"WHERE database = {quote_string(name.database or self._name())} AND name IN ({names})"
         )
         if name.table not in (row[0] for row in rows):
-            raise SqlError(
-                Code.ASYNC_LOAD_WAIT_FAILED,
-                f"Table {name} could not be loaded when the node started.",
-                hint="The node's log says why. ATTACH TABLE it when what its definition asks is there.",
-            )
+            raise _not_loaded(name)
         for own, total, databases, tables, checks, most in rows:
             limit = int(number(given, "max_table_size_to_drop", float(most)))
             is_drop = statement.kind.value.startswith("DROP ")
@@ -425,12 +424,20 @@ class ChdbSchema:
     async def has_data(self, name: str) -> bool:
         """Whether a table has files of its own on the disk."""
         whole = TableName(self._name(), name)
+        if self._shell.texts.is_held_back(whole):
+            return True
         found = await self._shell.local.named(whole)
         return found is not None and bool(found.data_paths)
 
     async def move_aside(self, name: str, new_name: str, *, replicated: bool) -> None:
         """Into `<database>_broken_replicated_tables`, or else into `<database>_broken_tables`, whose tables
-        have no UUID."""
+        have no UUID. What chDB does not have goes to `oncluster/orphans`; of a replicated table that is for a
+        person to do, since it has a replica in Keeper."""
+        table = TableName(self._name(), name)
+        if self._shell.texts.is_held_back(table):
+            if not replicated:
+                self._shell.texts.set_aside(table)
+            return
         await self._put_into(TableName(self._name(), name), new_name, replicated=replicated)
 
     async def _put_into(self, table: TableName, new_name: str, *, replicated: bool) -> None:
@@ -463,6 +470,14 @@ class ChdbSchema:
 
     def _whole(self, name: TableName) -> TableName:
         return TableName(name.database or self._name(), name.table)
+
+
+def _not_loaded(table: TableName) -> SqlError:
+    return SqlError(
+        Code.ASYNC_LOAD_WAIT_FAILED,
+        f"Table {table} could not be loaded when the node started.",
+        hint="The node's log says why. ATTACH TABLE it when what its definition asks is there.",
+    )
 
 
 _REPLICATING = frozenset(

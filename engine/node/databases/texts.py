@@ -16,6 +16,7 @@ from uuid import UUID
 from engine.names import TableName, escape_for_file_name, unescape_for_file_name
 from engine.node.distributed.registry.create_sql import with_engine
 from engine.storage.late_tables import is_held_back
+from engine.storage.orphans import set_table_aside
 
 _SUFFIX = ".sql"
 _DETACHED = ".sql.detached"
@@ -32,8 +33,9 @@ class SchemaTexts:
         shown: Callable[[UUID, str], str | None],
         distributed: Callable[[UUID], str | None],
     ) -> None:
-        """`shown` gives the text of a replicated table by its UUID and chDB's text, `distributed` the engine
-        clause of a Distributed one; both None for other tables."""
+        """`path` is the node's data. `shown` gives the text of a replicated table by its UUID and chDB's
+        text, `distributed` the engine clause of a Distributed one; both None for other tables."""
+        self._path = path
         self._metadata = path / "metadata"
         self._shown = shown
         self._distributed = distributed
@@ -76,6 +78,12 @@ class SchemaTexts:
         file = f"{escape_for_file_name(table.table)}{_DETACHED}"
         flag = self._metadata / escape_for_file_name(table.database) / file
         return flag.exists() and is_held_back(flag)
+
+    def set_aside(self, table: TableName) -> None:
+        """One that is held back, with its rows, out of the node. Raises OSError."""
+        directory = (self._metadata / escape_for_file_name(table.database)).resolve()
+        uuid = uuid_of(self.read_raw(table) or "")
+        set_table_aside(self._path, directory / f"{escape_for_file_name(table.table)}{_SUFFIX}", str(uuid))
 
     def of(self, raw: str) -> str:
         """Of chDB's text."""
