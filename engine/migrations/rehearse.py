@@ -21,7 +21,6 @@ of it.
 
 from __future__ import annotations
 
-import difflib
 import enum
 import logging
 import re
@@ -34,6 +33,7 @@ from engine.env import Env
 from engine.errors import Code, Refused, ReplyLost, SqlError
 from engine.migrations.files import Direction, Migration, MigrationSet, Script, ScriptStatement
 from engine.migrations.model import RunRequest
+from engine.migrations.rehearse_compare import changes, means_the_same
 from engine.migrations.rehearse_text import for_rehearsal
 from engine.migrations.statements import Surroundings
 from engine.names import TableName, quote_identifier
@@ -66,10 +66,6 @@ _NOT_HERE = frozenset(
 )
 _PRIMARY_KEY_SAID = re.compile(r" PRIMARY KEY (.+) ORDER BY \1(?= |$)")
 """As it is when a key was longer for a while; it says nothing."""
-_PIECES = re.compile(
-    r", | (?=\(`)| (?=(?:ENGINE|PARTITION BY|PRIMARY KEY|ORDER BY|TTL|SETTINGS|AS|FROM|WHERE|GROUP BY) )"
-)
-"""Between two columns or clauses of a definition."""
 _MISSING = frozenset({Code.UNKNOWN_TABLE, Code.UNKNOWN_DATABASE})
 
 
@@ -157,7 +153,7 @@ class Difference:
         if self.expected is None:
             return f"after {self.version} {self.phase}: {self.name} is left over"
         lines = [f"after {self.version} {self.phase}: {self.name} differs (- as it has to be, + as it is)"]
-        return "\n".join(lines + _changes(self.expected, self.found))
+        return "\n".join(lines + changes(self.expected, self.found))
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -167,16 +163,6 @@ class Difference:
             "expected": self.expected,
             "found": self.found,
         }
-
-
-def _changes(expected: str, found: str) -> list[str]:
-    """What differs between two definitions, which may have hundreds of columns: a line for each piece."""
-    left, right = _PIECES.split(expected), _PIECES.split(found)
-    lines = []
-    for tag, i1, i2, j1, j2 in difflib.SequenceMatcher(None, left, right, autojunk=False).get_opcodes():
-        if tag != "equal":
-            lines += [f"  - {piece}" for piece in left[i1:i2]] + [f"  + {piece}" for piece in right[j1:j2]]
-    return lines
 
 
 class Named(NamedTuple):
@@ -333,7 +319,7 @@ class _Stage:
     async def compare(self, migration: Migration, phase: Phase, *, expected: Mapping[Named, str]) -> None:
         found = await self.definitions()
         for name in sorted(expected.keys() | found.keys()):
-            if expected.get(name) != found.get(name):
+            if not means_the_same(expected.get(name), found.get(name)):
                 self.differences.append(
                     Difference(migration.version, phase, str(name), expected.get(name), found.get(name))
                 )

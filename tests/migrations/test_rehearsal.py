@@ -247,6 +247,29 @@ async def test_a_down_that_does_not_bring_back_what_was_there_is_found(tmp_path:
 
 
 @pytest.mark.slow
+async def test_a_down_may_make_an_index_anew_behind_the_others_and_a_column_not(tmp_path: Path) -> None:
+    """Of indices, projections and constraints nobody notices the order; SELECT * shows that of columns."""
+    table = (
+        "CREATE TABLE IF NOT EXISTS d.t (a Int8, b Int8, INDEX i a TYPE minmax GRANULARITY 1, "
+        "INDEX j b TYPE set(5) GRANULARITY 1) ENGINE = MergeTree ORDER BY a"
+    )
+    files = {
+        "1_t.up.sql": table,
+        "1_t.down.sql": "DROP TABLE d.t",
+        "2_i.up.sql": "ALTER TABLE d.t DROP INDEX IF EXISTS i",
+        "2_i.down.sql": "ALTER TABLE d.t ADD INDEX i a TYPE minmax GRANULARITY 1",
+    }
+    assert (await of(tmp_path / "index", files)).differences == ()
+    files["2_i.down.sql"] = "ALTER TABLE d.t ADD INDEX i a TYPE minmax GRANULARITY 2"
+    assert [d.phase for d in (await of(tmp_path / "other", files)).differences] == [Phase.DOWN]
+    files |= {
+        "1_t.up.sql": "CREATE TABLE IF NOT EXISTS d.t (a Int8, b Int8, c Int8) ENGINE = Memory",
+        "2_i.up.sql": "ALTER TABLE d.t DROP COLUMN IF EXISTS b",
+        "2_i.down.sql": "ALTER TABLE d.t ADD COLUMN b Int8",
+    }
+    assert Phase.DOWN in {d.phase for d in (await of(tmp_path / "column", files)).differences}
+
+
 async def test_a_down_need_not_bring_back_all_where_its_file_says_why(tmp_path: Path) -> None:
     result = await of(
         tmp_path,
