@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 
+from engine.distributed.definition import DistributedDefinition
 from engine.errors import Code, SqlError
 from engine.migrations.files import Direction, Script, ScriptStatement
 from engine.migrations.statements import ADVICE, Surroundings, check_length
@@ -69,7 +70,7 @@ def check_statement(script: Script, statement: ScriptStatement, surroundings: Su
     notes += _repeatable(parsed, words)
     notes += _engine(statement, parsed, words, surroundings)
     notes += _filled(statement, parsed, words, surroundings)
-    notes += _distributed(parsed, words, surroundings)
+    notes += _distributed(statement, parsed, words, surroundings)
     if redact(statement.sql) != statement.sql:
         notes.append(
             ("secret", "a secret stands in the file and goes through Keeper; use a named collection", 0)
@@ -206,12 +207,19 @@ def _filled(
         yield "filled-by-each-host", text, 0
 
 
-def _distributed(parsed: Statement, words: list[Token], surroundings: Surroundings) -> Iterator[Note]:
+def _distributed(
+    statement: ScriptStatement, parsed: Statement, words: list[Token], surroundings: Surroundings
+) -> Iterator[Note]:
     if parsed.kind is not _K.CREATE_TABLE or parsed.engine != "Distributed":
         return
     for before, opening, name in zip(words, words[1:], words[2:], strict=False):
         if before.text != "Distributed" or opening.text != "(":
             continue
+        try:
+            DistributedDefinition.parse(statement.sql[before.start :])
+        except SqlError as error:  # servers may know more settings, and take more expressions for names
+            if error.code == Code.NUMBER_OF_ARGUMENTS_DOESNT_MATCH:
+                yield "engine-arguments", error.message, error.code
         cluster = literal_value(name)
         known = surroundings.topology.clusters
         if "{" not in cluster and cluster not in known:
