@@ -8,7 +8,8 @@ leave them out may lose some.
 So what each batch wrote is recorded where its job was decided, before the job of the batch
 before it is forgotten. A query that is set back is refused, unless its user has named it (`job_id`), which
 says that the batches are the same again: then they are left out, as long as they have the rows that they
-had (`content`). The last batch is left out on the same condition, whoever repeats it.
+had (`content`). The last batch is left out on the same condition, whoever repeats it, also when its job's
+plan has expired: a query may be stopped for longer than that is kept.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from collections.abc import Callable
 
 from engine.errors import Refused
 from spark_apps.clickhouse_cluster import staging
+from spark_apps.clickhouse_cluster.batches import job_of
 from spark_apps.clickhouse_cluster.content import Content
 from spark_apps.clickhouse_cluster.decisions import Decisions
 from spark_apps.clickhouse_cluster.options import Placement
-from spark_apps.clickhouse_cluster.outcome import ask_all
+from spark_apps.clickhouse_cluster.outcome import ask_all, earlier
 from spark_apps.clickhouse_cluster.records import Plan
 from spark_apps.clickhouse_cluster.target import Target
 
@@ -41,15 +43,18 @@ class SetBack(Refused):
 def is_written_again(
     target: Target, query: str, batch: int, *, is_named: bool, look: Callable[[], Content]
 ) -> bool:
-    """Whether this batch is to be left out: it is from before the last one, of a query that was named, and
-    has the rows (`look`) that it had. Raises SetBack, Unavailable."""
+    """Whether this batch is to be left out: it is from before the last one, of a query that was named, or is
+    the last one, whose plan nobody has any more, and has the rows (`look`) that it had. Raises SetBack,
+    Unavailable."""
     key = staging.job_key(query, target)
     last, where = _last(target, key)
-    if batch >= last or where is None:
+    if batch > last or where is None:
         return False
+    if batch == last and earlier(target, staging.job_key(job_of(query, batch), target)).plan is not None:
+        return False  # which says itself what was written
     had = where.content_of_batch(key, batch)
     what = f"Batch {batch} of the query {query} comes after batch {last}, which is in {target.name}"
-    if not is_named:
+    if not is_named and batch < last:
         raise SetBack(
             f"{what}: the query's checkpoint is older than what it has written.",
             hint="Nothing of it was written. Start the query with the checkpoint that it had, or with a new "

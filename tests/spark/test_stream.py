@@ -260,8 +260,9 @@ def test_what_a_query_wrote_is_known_whichever_shard_is_the_first_now(servers: S
     for batch in (0, 9, 10):
         record_written(decisions, target, "q", batch, Content(batch + 7, digest=batch + 7))
     assert (is_left_out(0, rows=7), is_left_out(9, rows=16)) == (True, True)
-    assert (is_left_out(10, rows=17), is_left_out(11, rows=1)) == (False, False)
-    for batch, rows in ((9, 15), (5, 12)):
+    assert (is_left_out(10, rows=17), is_left_out(11, rows=1)) == (True, False), "its plan has expired"
+    assert is_written_again(turned, "q", 10, is_named=False, look=lambda: Content(17, digest=17))
+    for batch, rows in ((9, 15), (5, 12), (10, 16)):
         with pytest.raises(SetBack, match=f"has {rows} now"):
             is_left_out(batch, rows=rows)
     with pytest.raises(SetBack, match="it had 16 rows then, and has 16 others now"):
