@@ -10,6 +10,7 @@ rows that need the table's other columns come by way of another table.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -23,6 +24,8 @@ _DEFAULT_BLOCK_ROWS = "1048449"
 _MATERIALIZED = "insert_allow_materialized_columns"
 _BEFORE_NAME = ("INSERT", "INTO", "TABLE")
 _OFF = ("", "0", "false")
+_NOT_IN_LOG = re.compile(r"\b(?:JSON|Dynamic)\b")
+"""Types that tables of engine Log cannot have."""
 _OPEN, _CLOSE = frozenset("([{"), frozenset(")]}")
 
 
@@ -74,8 +77,10 @@ class InsertHead:
         columns = described(self.target, ask)
         names = self._given(columns, ask)
         listed = ", ".join(map(quote_identifier, names))
+        declared = ", ".join(standing_alone(columns, names))
+        engine = "Memory" if _NOT_IN_LOG.search(declared) else "Log"
         return (
-            f"CREATE TEMPORARY TABLE {rows} ({', '.join(standing_alone(columns, names))}) ENGINE = Log",
+            f"CREATE TEMPORARY TABLE {rows} ({declared}) ENGINE = {engine}",
             replace(self, begin=f"INSERT INTO {rows}", columns=None).reading(path, format, "", ask),
             f"{self.begin} ({listed})\n{self.own_settings or clause}\nSELECT {listed} FROM {rows}",
         )

@@ -91,6 +91,19 @@ async def test_rows_that_do_not_parse_are_told_as_a_server_tells_them(pool: Chdb
     assert "INSERT was parsed from file" not in caught.value.message
 
 
+async def test_rows_come_by_way_of_a_table_also_with_types_that_a_log_cannot_have(pool: ChdbPool) -> None:
+    await pool.query(
+        "CREATE TABLE lean (a Int64, j JSON, y Dynamic, d Int64 DEFAULT a + b, b Int64 DEFAULT 7, "
+        "m Int64 MATERIALIZED a * 2) ENGINE = MergeTree ORDER BY a"
+    )
+    await insert(pool, "INSERT INTO lean (a, j, y, d)", b'1\t{"x":1}\tq\t\\N\n')
+    await insert(
+        pool, "INSERT INTO lean (a, j, m)", b'2\t{"x":2}\t5\n', insert_allow_materialized_columns="1"
+    )
+    read = await pool.query("SELECT a, j.x, y, d, b, m FROM lean ORDER BY a", format="TSV")
+    assert read.text == "1\t1\tq\t8\t7\t2\n2\t2\t\\N\t9\t7\t5\n"
+
+
 async def test_settings_in_the_text_hold_and_columns_are_found_as_ever(pool: ChdbPool) -> None:
     assert (
         await insert(pool, "INSERT INTO cut SETTINGS max_partitions_per_insert_block = 0", PIECE[:700])
