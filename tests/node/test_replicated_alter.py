@@ -221,6 +221,21 @@ def test_an_alter_that_the_settings_of_one_replica_allow_is_done_on_all(pair: Pa
     assert error(pair.n1.post(key)) == 44, "chDB reads that setting once"
 
 
+def test_a_table_that_is_readonly_here_refuses_what_would_stand_in_its_queue(pair: Pair) -> None:
+    t = pair.table(rest="ORDER BY k")
+    pair.n1.query(f"INSERT INTO {t} VALUES (1, 'a')")
+    pair.n1.query(f"ALTER TABLE {t} MODIFY SETTING table_readonly = 1")
+    changes = ("DROP PARTITION tuple()", "DETACH PARTITION tuple()", f"REPLACE PARTITION tuple() FROM {t}")
+    for sql in (*(f"ALTER TABLE {t} {change}" for change in changes), f"TRUNCATE TABLE {t}"):
+        assert error(pair.n1.post(sql)) == 774
+    assert error(pair.n1.post(f"OPTIMIZE TABLE {t} FINAL")) == 774
+    pair.n1.query(f"ALTER TABLE {t} FREEZE")
+    pair.n1.query(f"ALTER TABLE {t} MODIFY SETTING table_readonly = 0")
+    assert pair.rows(t) == "1\ta\n"
+    pair.n1.query(f"ALTER TABLE {t} DROP PARTITION tuple()")
+    assert pair.rows(t) == ""
+
+
 def test_a_mutation_in_a_partition_leaves_the_others_alone(pair: Pair) -> None:
     t = pair.table()
     pair.n1.query(f"INSERT INTO {t} SELECT number, 'x' FROM numbers(4)")

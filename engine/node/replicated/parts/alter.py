@@ -38,6 +38,7 @@ from engine.node.replicated.running.catalog import TableCatalog
 from engine.node.replicated.running.drop_limits import check_table
 from engine.node.replicated.running.runtime import ReplicatedTables, RunningTable
 from engine.node.replicated.running.statements import done
+from engine.node.replicated.running.table_readonly import check_writable
 from engine.node.replicated.running.waiting import sync_of, wait_for_inactive_s
 from engine.node.statement import Answer, Asked
 from engine.part_storage import HIDDEN_SETTINGS
@@ -106,6 +107,7 @@ class AlterStatements:
             return done(asked)
         match statement.kind:
             case StatementKind.TRUNCATE_TABLE:
+                await check_writable(ctx)
                 check_table(ctx, asked)
                 await truncate(
                     ctx,

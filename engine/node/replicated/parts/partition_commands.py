@@ -21,6 +21,7 @@ from engine.node.replicated.parts.local_parts import on_local_parts
 from engine.node.replicated.parts.partition_sql import Action, PartitionCommand, Subject
 from engine.node.replicated.running.drop_limits import check_part, check_partition, check_table
 from engine.node.replicated.running.runtime import ReplicatedTables
+from engine.node.replicated.running.table_readonly import check_writable
 from engine.node.replicated.running.waiting import sync_of, wait_for_inactive_s
 from engine.node.statement import Asked
 from engine.node.temporary_tables import is_temporary
@@ -35,6 +36,7 @@ from engine.sql import expand_macros
 
 _MAX_PATH_CHARS = 1024
 _ATTEMPTS = "max_fetch_partition_retries_count"
+_LEAVING_ROWS = frozenset({Action.FREEZE, Action.UNFREEZE, Action.FORGET, Action.MOVE_TO_PLACE})
 
 OpenPlain = Callable[[TableName, Sequence[str] | None], Awaitable[ChdbPartStore]]
 """Opens a table that is not replicated, as a source of parts."""
@@ -60,6 +62,8 @@ class PartitionCommands:
     async def _run(
         self, ctx: ReplicaContext, asked: Asked, command: PartitionCommand, step: StepFence
     ) -> None:
+        if command.action not in _LEAVING_ROWS:
+            await check_writable(ctx)
         match command.action:
             case Action.DROP | Action.DETACH:
                 await self._drop(ctx, asked, command, step)
