@@ -229,6 +229,10 @@ def test_a_table_that_is_readonly_here_refuses_what_would_stand_in_its_queue(pai
     for sql in (*(f"ALTER TABLE {t} {change}" for change in changes), f"TRUNCATE TABLE {t}"):
         assert error(pair.n1.post(sql)) == 774
     assert error(pair.n1.post(f"OPTIMIZE TABLE {t} FINAL")) == 774
+    other = pair.table(rest="ORDER BY k")
+    pair.n1.query(f"INSERT INTO {other} VALUES (2, 'b')")
+    assert error(pair.n1.post(f"ALTER TABLE {other} MOVE PARTITION tuple() TO TABLE {t}")) == 774
+    assert pair.rows(other) == "2\tb\n"
     pair.n1.query(f"ALTER TABLE {t} FREEZE")
     pair.n1.query(f"ALTER TABLE {t} MODIFY SETTING table_readonly = 0")
     assert pair.rows(t) == "1\ta\n"

@@ -195,6 +195,7 @@ class PartitionCommands:
                 f"Table {ctx.name} supports movePartitionToTable only for ReplicatedMergeTree family of "
                 f"table engines, and {name} is not a replicated table of this node",
             )
+        await check_writable(destination.ctx)
         ids = await _ids(ctx, command)
         for partition_id in ids:
             check_partition(ctx, asked, partition_id)
