@@ -219,7 +219,8 @@ class DatabaseWorker:
         self._restarts = True
         try:
             await keeper.set(self.paths.replica(self.me, "digest"), _LOST_DIGEST)
-            self._wake.set()
+            if is_final:
+                self._wake.set()
         except OnclusterError as error:
             log.warning("databases.not_marked_lost database=%s error=%s", self._database_name(), error)
 
