@@ -121,9 +121,9 @@ def run(seeds: range, *, is_fenced: bool = True) -> Counter[str]:
 
 @pytest.mark.slow
 def test_each_shard_changes_its_rows_once() -> None:
-    seeds = chosen_seeds(1, 60)
+    seeds = chosen_seeds(1, 200)
     reached = run(seeds)
-    if len(seeds) >= 60:
+    if len(seeds) >= 200:
         assert reached["stopped"] and reached["carried out again, or by another"] > 5, reached
 
 
