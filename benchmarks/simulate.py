@@ -31,8 +31,8 @@ from engine.config.model import Cluster, DistributedDdl, Replica, Shard, Topolog
 from engine.ddl import DDLQueueClient, DDLWorker, FixedResolver, NodeIdentity, prepare
 from engine.keeper.base import Keeper, KeeperFactory
 from engine.keeper.memory import MemoryKeeperServer
-from engine.testing.ddl_model import ModelDatabase, ModelExecutor
-from engine.testing.ddl_process import IntentDisk, ModelIntentStore, Process
+from engine.testing.ddl.model import ModelDatabase, ModelExecutor
+from engine.testing.ddl.process import IntentDisk, ModelIntentStore, Process
 from engine.testing.simulation import SimulationEnv, run_simulation
 
 PORT = 9000

@@ -21,7 +21,6 @@ from engine.keeper import opening
 from engine.keeper.base import KeeperFactory
 from engine.keeper.recipes import SessionHolder
 from engine.names import HostId
-from engine.node.cluster_tables import ClustersTable, MacrosTable, QueueTable
 from engine.node.config_reload import ConfigReload
 from engine.node.databases.assembly import DatabasesNode
 from engine.node.databases.queue_executor import DatabasesExecutor
@@ -30,18 +29,19 @@ from engine.node.directory import NodeDirectory
 from engine.node.distributed.assembly import DistributedNode
 from engine.node.distributed.executor import DistributedExecutor
 from engine.node.http.server import HttpConfig, HttpServer
-from engine.node.metrics import AsynchronousMetricsTable, MetricsView
-from engine.node.node_commands import NodeCommands
-from engine.node.node_statements import NodeStatements
-from engine.node.on_cluster import ClusterStatements
-from engine.node.queue_executor import QueueExecutor
 from engine.node.queues import NodeQueues, NoQueues
 from engine.node.replicated.assembly import ReplicatedNode
 from engine.node.resolver import BoundedResolver
-from engine.node.router import StatementRouter
-from engine.node.system_tables import SystemTables
-from engine.node.zookeeper_connection_table import ZooKeeperConnectionTable
-from engine.node.zookeeper_table import ZooKeeperTable
+from engine.node.statements.node_commands import NodeCommands
+from engine.node.statements.node_statements import NodeStatements
+from engine.node.statements.on_cluster import ClusterStatements
+from engine.node.statements.queue_executor import QueueExecutor
+from engine.node.statements.router import StatementRouter
+from engine.node.system.cluster_tables import ClustersTable, MacrosTable, QueueTable
+from engine.node.system.metrics import AsynchronousMetricsTable, MetricsView
+from engine.node.system.system_tables import SystemTables
+from engine.node.system.zookeeper_connection_table import ZooKeeperConnectionTable
+from engine.node.system.zookeeper_table import ZooKeeperTable
 from engine.sql import Statement
 from engine.storage import ChdbPool
 

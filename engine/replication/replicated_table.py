@@ -17,19 +17,15 @@ from engine.errors import Code, SqlError
 from engine.replication.commands.create import Created
 from engine.replication.commands.restore import Structure, attach_restored, restore_replica
 from engine.replication.creation import NewReplica
-from engine.replication.replica import (
-    cleanup,
-    log_puller,
-    merge_assigner,
-    mutation_tracker,
-    part_check,
-    quorum,
-    runner,
-    staged_sweep,
-)
+from engine.replication.replica import log_puller, part_check, quorum
 from engine.replication.replica.background import keep_running
+from engine.replication.replica.cleanup import staged_sweep
+from engine.replication.replica.cleanup import turns as cleanup
 from engine.replication.replica.context import ReplicaContext
-from engine.replication.replica.queue_view import ReplicaStatus, local_status
+from engine.replication.replica.execution import runner
+from engine.replication.replica.merging import assigner as merge_assigner
+from engine.replication.replica.merging import mutation_tracker
+from engine.replication.replica.queue.view import ReplicaStatus, local_status
 from engine.replication.replica.term import Loop, Startup, retire, run_terms
 
 log = logging.getLogger(__name__)

@@ -25,14 +25,14 @@ from engine.replication.part_name import PartName
 from engine.replication.paths import TablePaths
 from engine.replication.quorum import LastQuorumParts
 from engine.replication.replica.block_numbers import allocate_everywhere, cancel_committing, committing
-from engine.replication.replica.cleanup import Cleanup
+from engine.replication.replica.cleanup.turns import Cleanup
 from engine.replication.replica.context import ReplicaContext
-from engine.replication.replica.queue import ReplicaQueue
+from engine.replication.replica.queue.queue import ReplicaQueue
 from engine.replication.replica.quorum import part_is_here
 from engine.replication.settings import ReplicatedSettings
-from engine.testing.replication_disk import StoreDisk, model_definition
-from engine.testing.replication_network import MemoryPartNetwork
-from engine.testing.replication_store import MemoryPartStore
+from engine.testing.replication.disk import StoreDisk, model_definition
+from engine.testing.replication.network import MemoryPartNetwork
+from engine.testing.replication.store import MemoryPartStore
 from tests.conformance.conftest import Backend
 
 PATHS = TablePaths("/clickhouse/tables/01/t")

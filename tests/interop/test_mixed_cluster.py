@@ -7,7 +7,7 @@ import pytest
 from engine.ddl.outcome import HostState
 from engine.ddl.output import OutputMode, result_stream
 from engine.errors import Code, SqlError
-from engine.node.reads_key import new_reads_key
+from engine.node.statements.reads_key import new_reads_key
 from tests.interop.cluster import ENV
 
 ENTRY_OF_2018 = {"distributed_ddl_entry_format_version": "1", "distributed_ddl_task_timeout": "180"}

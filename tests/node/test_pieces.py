@@ -20,9 +20,9 @@ from engine.node.http.blocks import compress_block, decompress_block, decompress
 from engine.node.http.encoding import choose_encoding, decoded, encoder
 from engine.node.http.query import parse_query
 from engine.node.http.status import exception_text, status_of
-from engine.node.session_commands import settings_of_set, trailing_settings
-from engine.node.shown_as_select import show_as_select
-from engine.node.zookeeper_table import path_expressions
+from engine.node.statements.session_commands import settings_of_set, trailing_settings
+from engine.node.system.shown_as_select import show_as_select
+from engine.node.system.zookeeper_table import path_expressions
 from engine.replication.cityhash import city_hash_128
 from engine.sql import tokenize
 from engine.storage import ChdbPool

@@ -39,8 +39,8 @@ from engine.errors import Code, MultiFailed, NodeExists, NoNode, OnclusterError
 from engine.keeper.base import CreateMode, Keeper
 from engine.keeper.recipes import create_ancestors, create_if_not_exists
 from engine.names import QueuePaths
-from engine.testing import ddl_process
-from engine.testing.ddl_simulation import Scenario, simulate
+from engine.testing.ddl import process as ddl_process
+from engine.testing.ddl.simulation import Scenario, simulate
 from engine.testing.simulation_loop import SimulationStuck
 from tests.simulation.deliberate_bugs import Bugs, search
 

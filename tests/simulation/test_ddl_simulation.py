@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from engine.testing.ddl_simulation import Scenario, simulate
+from engine.testing.ddl.simulation import Scenario, simulate
 from tests.simulation.seeds import check, chosen_seeds, run
 
 CHUNKS = 8

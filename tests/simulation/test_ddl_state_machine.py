@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from engine.testing.ddl_checkers import violations
-from engine.testing.ddl_cluster import SimulatedCluster, SimulatedHost
-from engine.testing.ddl_scenario import Scenario
-from engine.testing.ddl_workload import Workload
+from engine.testing.ddl.checkers import violations
+from engine.testing.ddl.cluster import SimulatedCluster, SimulatedHost
+from engine.testing.ddl.scenario import Scenario
+from engine.testing.ddl.workload import Workload
 from engine.testing.simulation import SimulationEnv
 from engine.testing.simulation_loop import SimulationLoop
 from engine.testing.simulation_report import counting_events

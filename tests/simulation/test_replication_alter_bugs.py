@@ -16,11 +16,15 @@ from engine.replication.commands.insert import Inserted, Inserter, InsertOptions
 from engine.replication.log_actions import AlterMetadata
 from engine.replication.part_name import PartName
 from engine.replication.part_store import NewPart
-from engine.replication.replica import execute_merge, execute_mutate, queue_rules, runner, term
+from engine.replication.replica import term
 from engine.replication.replica.context import ReplicaContext
-from engine.replication.replica.queue import QueuedEntry
-from engine.replication.replica.queue_rules import Surroundings
-from engine.testing.replication_simulation import Scenario, simulate
+from engine.replication.replica.execution import merge as execute_merge
+from engine.replication.replica.execution import mutate as execute_mutate
+from engine.replication.replica.execution import runner
+from engine.replication.replica.queue import rules as queue_rules
+from engine.replication.replica.queue.queue import QueuedEntry
+from engine.replication.replica.queue.rules import Surroundings
+from engine.testing.replication.simulation import Scenario, simulate
 from tests.simulation.deliberate_bugs import Bugs, search
 
 BUGS = Bugs()

@@ -20,31 +20,31 @@ from engine.replication.part_store import Part
 from engine.replication.paths import ReplicaPaths
 from engine.replication.replica import (
     block_numbers,
-    cleanup_log,
     clone,
     commit_part,
     direct_fetch,
-    execute_get,
-    execute_ranges,
     log_puller,
-    merge_assigner,
-    merge_predicate,
     part_check,
     peers,
-    queue_loader,
-    queue_rules,
     quorum,
-    runner,
     startup_check,
 )
+from engine.replication.replica.cleanup import log as cleanup_log
 from engine.replication.replica.context import ReplicaContext
-from engine.replication.replica.merge_predicate import MergePredicate
-from engine.replication.replica.mutation_book import MutationBook, MutationState
-from engine.replication.replica.queue import QueuedEntry
+from engine.replication.replica.execution import get as execute_get
+from engine.replication.replica.execution import ranges as execute_ranges
+from engine.replication.replica.execution import runner
+from engine.replication.replica.merging import assigner as merge_assigner
+from engine.replication.replica.merging import predicate as merge_predicate
+from engine.replication.replica.merging.mutation_book import MutationBook, MutationState
+from engine.replication.replica.merging.predicate import MergePredicate
+from engine.replication.replica.queue import loader as queue_loader
+from engine.replication.replica.queue import rules as queue_rules
+from engine.replication.replica.queue.queue import QueuedEntry
 from engine.replication.replica.quorum_waiting import QuorumEnd
-from engine.testing import replication_transfer
-from engine.testing.replication_disk import StoredPart
-from engine.testing.replication_simulation import Scenario, simulate
+from engine.testing.replication import transfer as replication_transfer
+from engine.testing.replication.disk import StoredPart
+from engine.testing.replication.simulation import Scenario, simulate
 from engine.testing.simulation_loop import SimulationStuck
 from tests.few import few_first
 from tests.simulation.deliberate_bugs import Bugs, search

@@ -6,7 +6,7 @@ hold; so of several gates with the same of both one is as good as the others, an
 first. `ONCLUSTER_SEEDS=2` kills at every gate.
 
 After the kill the node starts again, before or after its old session is over, the user repeats what was not
-acknowledged, and the replicas have to keep every promise (`engine.testing.replication_checkers`).
+acknowledged, and the replicas have to keep every promise (`engine.testing.replication.checkers`).
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from engine.replication.part_name import PartName
 from engine.replication.replica import startup_check
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.switches import Activity
-from engine.testing.replication_checkers import violations
-from engine.testing.replication_cluster import ReplicationCluster
-from engine.testing.replication_history import History, Outcome
-from engine.testing.replication_node import SimulatedNode
-from engine.testing.replication_quiet import unrest
-from engine.testing.replication_scenario import Scenario
-from engine.testing.replication_steps import Block
-from engine.testing.replication_workload import Workload
+from engine.testing.replication.checkers import violations
+from engine.testing.replication.cluster import ReplicationCluster
+from engine.testing.replication.history import History, Outcome
+from engine.testing.replication.node import SimulatedNode
+from engine.testing.replication.quiet import unrest
+from engine.testing.replication.scenario import Scenario
+from engine.testing.replication.steps import Block
+from engine.testing.replication.workload import Workload
 from engine.testing.simulation import SimulationEnv, run_simulation
 from engine.testing.simulation_report import Violation, counting_events
 from tests.few import few_first

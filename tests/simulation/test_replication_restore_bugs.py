@@ -22,10 +22,10 @@ from engine.replication.part_name import PartName
 from engine.replication.part_store import DetachedPart, Fate
 from engine.replication.replica import background, startup_check, term
 from engine.replication.replica.context import ReplicaContext
-from engine.replication.replica.mutation_book import MutationBook, MutationState
+from engine.replication.replica.merging.mutation_book import MutationBook, MutationState
 from engine.replication.table_definition import TableDefinition
-from engine.testing.replication_simulation import Scenario, simulate
-from engine.testing.replication_store import MemoryPartStore
+from engine.testing.replication.simulation import Scenario, simulate
+from engine.testing.replication.store import MemoryPartStore
 from engine.testing.simulation_loop import SimulationStuck
 from tests.simulation.deliberate_bugs import Bugs, Patch, search
 from tests.unit.replication import test_drop as dropping

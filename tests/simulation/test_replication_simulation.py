@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from engine.keeper.faults import Direction
-from engine.testing.replication_disk import Damage
-from engine.testing.replication_mishaps import POISON
-from engine.testing.replication_simulation import simulate
+from engine.testing.replication.disk import Damage
+from engine.testing.replication.mishaps import POISON
+from engine.testing.replication.simulation import simulate
 from tests.simulation.seeds import chosen_seeds, run
 
 CHUNKS = 8

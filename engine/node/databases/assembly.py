@@ -26,8 +26,8 @@ from engine.node.distributed.assembly import DistributedNode
 from engine.node.replicated.assembly import ReplicatedNode
 from engine.node.replicated.definitions.show import shown_definition
 from engine.node.replicated.running.local_tables import LocalTables
-from engine.node.statement import Asked
-from engine.node.system_tables import SystemTable, SystemView
+from engine.node.statements.statement import Asked
+from engine.node.system.system_tables import SystemTable, SystemView
 from engine.storage import ChdbPool
 from engine.storage.layout import private_directory
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from engine.node.statement import Asked
+from engine.node.statements.statement import Asked
 from engine.sql import TokenKind
 from engine.sql.draft import Draft
 

@@ -22,7 +22,6 @@ from engine.databases import Commit
 from engine.ddl.attempt import Fence
 from engine.errors import Code, OnclusterError, SqlError, UnknownOutcome
 from engine.names import TableName, quote_identifier, quote_string
-from engine.node.asked_settings import flag, number, settings_of
 from engine.node.databases.begun import BegunEntry
 from engine.node.databases.commit_fence import CommitFence
 from engine.node.databases.definition_places import select_of
@@ -40,7 +39,8 @@ from engine.node.replicated.rows.dropped_columns import DroppedColumns
 from engine.node.replicated.running.drop_limits import check_replaced
 from engine.node.replicated.running.lifecycle import TableLifecycle
 from engine.node.replicated.running.local_tables import LocalTables
-from engine.node.statement import Asked
+from engine.node.statements.asked_settings import flag, number, settings_of
+from engine.node.statements.statement import Asked
 from engine.sql import AlterCommand, Statement, StatementKind, parse_statement, redact, runs_once_per_shard
 from engine.sql.lenient import LENIENT
 from engine.sql.parse import draft_of

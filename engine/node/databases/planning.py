@@ -14,7 +14,7 @@ from engine.errors import SqlError
 from engine.names import TableName, quote_string
 from engine.node.databases.texts import SchemaTexts, uuid_of
 from engine.node.replicated.running.local_tables import LocalTables
-from engine.node.statement import Asked
+from engine.node.statements.statement import Asked
 from engine.sql.edit import Edit, apply_edits
 from engine.sql.lenient import LENIENT
 from engine.sql.parse import draft_of

@@ -16,7 +16,7 @@ from engine.names import TableName
 from engine.node.databases.routing import concerns_objects
 from engine.node.databases.statements import NOT_INITIAL, DatabaseStatements
 from engine.node.distributed.executor import DistributedExecutor
-from engine.node.statement import Asked
+from engine.node.statements.statement import Asked
 from engine.sql import Statement, parse_statement
 from engine.storage import ChdbSession
 

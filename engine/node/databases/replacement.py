@@ -28,7 +28,7 @@ from engine.errors import Code, OnclusterError, SqlError
 from engine.names import TableName, quote_identifier
 from engine.node.databases.texts import SchemaTexts, uuid_of
 from engine.node.replicated.definitions.taking_place import create_of
-from engine.node.statement import Asked
+from engine.node.statements.statement import Asked
 from engine.sql import Statement, StatementKind
 from engine.sql.parse import draft_of
 

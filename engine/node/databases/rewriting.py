@@ -15,9 +15,9 @@ from uuid import UUID
 
 from engine.errors import Code, SqlError
 from engine.names import quote_identifier, quote_string
-from engine.node.asked_settings import number
 from engine.node.replicated.definitions.cloning import clone_in
 from engine.node.replicated.definitions.definition_sql import REPLICATED, Definition
+from engine.node.statements.asked_settings import number
 from engine.sql import (
     StatementKind,
     one_line,

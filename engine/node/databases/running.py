@@ -43,7 +43,7 @@ from engine.node.databases.create_text import parse_create, place_of
 from engine.node.databases.local_schema import ChdbSchema, Shell
 from engine.node.databases.replacement import replaced_database
 from engine.node.replicated.definitions.dependents import check_database
-from engine.node.statement import Asked
+from engine.node.statements.statement import Asked
 from engine.sql import Statement, tokenize
 
 log = logging.getLogger(__name__)

@@ -11,8 +11,8 @@ from uuid import UUID
 from engine.names import quote_string
 from engine.node.databases.catalog import DatabaseCatalog
 from engine.node.databases.create_text import ENGINE, engine_full, shown_create
-from engine.node.statement import Answer, Asked, WholeAnswer
-from engine.node.system_tables import SystemView
+from engine.node.statements.statement import Answer, Asked, WholeAnswer
+from engine.node.system.system_tables import SystemView
 from engine.sql import Statement, StatementKind, Token
 from engine.sql.cursor import Cursor
 from engine.storage import Scope

@@ -13,7 +13,6 @@ from engine.databases import OUTPUT_COLUMNS, Commit
 from engine.ddl import DEFAULT_TIMEOUT_S, OutputMode
 from engine.env import Env
 from engine.errors import Code, SqlError
-from engine.node.asked_settings import flag, number, settings_of
 from engine.node.databases.create_text import is_create_replicated
 from engine.node.databases.rewriting import (
     check_create,
@@ -30,14 +29,15 @@ from engine.node.databases.system_commands import DatabaseCommands
 from engine.node.databases.table_columns import AS_THEY_ARE, TableColumns
 from engine.node.databases.texts import uuid_of
 from engine.node.databases.view_columns import with_columns, with_columns_for_others
-from engine.node.hosts_answer import HostsAnswer
-from engine.node.own_dictionaries import with_whole_dictionaries
 from engine.node.replicated.definitions.definition_sql import Definition
 from engine.node.replicated.definitions.view_definition import inner_name
 from engine.node.replicated.running.statements import done
-from engine.node.session_commands import trailing_settings
-from engine.node.statement import Answer, Asked
-from engine.node.temporary_tables import is_about_temporary
+from engine.node.statements.asked_settings import flag, number, settings_of
+from engine.node.statements.hosts_answer import HostsAnswer
+from engine.node.statements.own_dictionaries import with_whole_dictionaries
+from engine.node.statements.session_commands import trailing_settings
+from engine.node.statements.statement import Answer, Asked
+from engine.node.statements.temporary_tables import is_about_temporary
 from engine.sql import (
     Statement,
     StatementKind,

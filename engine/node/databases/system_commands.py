@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.errors import Code, SqlError
-from engine.node.asked_settings import number, settings_of
 from engine.node.databases.running import ReplicatedDatabases, RunningDatabase
 from engine.node.replicated.running.statements import done
-from engine.node.statement import Answer, Asked
+from engine.node.statements.asked_settings import number, settings_of
+from engine.node.statements.statement import Answer, Asked
 from engine.sql import Statement
 from engine.sql.cursor import Cursor
 

@@ -19,7 +19,7 @@ from engine.errors import SqlError
 from engine.names import TableName, quote_identifier, quote_string
 from engine.node.databases.definition_places import behind_name, comment_at, described, select_of
 from engine.node.replicated.running.local_tables import LocalTables
-from engine.node.statement import Asked
+from engine.node.statements.statement import Asked
 from engine.sql import StatementKind
 from engine.sql.cursor import Cursor, Role
 from engine.sql.draft import Draft

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from engine.names import quote_identifier
 from engine.node.databases.definition_places import behind_name, comment_at, described
-from engine.node.statement import Asked
+from engine.node.statements.statement import Asked
 from engine.sql import StatementKind
 from engine.sql.cursor import Role
 from engine.sql.draft import Draft

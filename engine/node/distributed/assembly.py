@@ -18,7 +18,6 @@ from engine.distributed.replica_choice import ErrorLimits, ReplicaFailures
 from engine.env import Env
 from engine.errors import SqlError
 from engine.names import HostId, TableName
-from engine.node.asked_settings import number
 from engine.node.distributed.definitions.alter import AlterDistributed
 from engine.node.distributed.definitions.create import CreateDistributed
 from engine.node.distributed.definitions.create_views import CreateViews
@@ -50,8 +49,9 @@ from engine.node.replicated.rows.views import ViewPush
 from engine.node.replicated.running.local_tables import LocalTables
 from engine.node.replicated.running.name_locks import NameLocks
 from engine.node.replicated.running.statements import StatementHandlers
-from engine.node.statement import CHANGE_NO_DEFINITION, Answer, Asked, WriteInput
-from engine.node.system_tables import SystemTable, SystemView
+from engine.node.statements.asked_settings import number
+from engine.node.statements.statement import CHANGE_NO_DEFINITION, Answer, Asked, WriteInput
+from engine.node.system.system_tables import SystemTable, SystemView
 from engine.sql import Statement, StatementKind, parse_statement
 from engine.storage import ChdbPool
 from engine.storage.layout import private_directory

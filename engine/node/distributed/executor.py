@@ -19,9 +19,9 @@ from engine.distributed.definition import ENGINE
 from engine.names import TableName
 from engine.node.distributed.assembly import DistributedNode
 from engine.node.distributed.definitions.guard import concerns_guard, is_mutation
-from engine.node.node_commands import NodeCommands
 from engine.node.replicated.executor import ReplicatedExecutor
-from engine.node.statement import Asked
+from engine.node.statements.node_commands import NodeCommands
+from engine.node.statements.statement import Asked
 from engine.sql import Statement, StatementKind, parse_statement
 from engine.storage import ChdbSession
 from engine.storage.guard import check_statement

@@ -9,7 +9,7 @@ from engine.errors import Code, SqlError
 from engine.node.distributed.definitions.dictionary_source import DICTIONARIES, HINT, reads_of_dictionary
 from engine.node.distributed.functions.table_functions import any_cluster_function
 from engine.node.distributed.reading.references import has_table_functions
-from engine.node.statement import Answer, Asked
+from engine.node.statements.statement import Answer, Asked
 from engine.sql import Statement, StatementKind
 
 _K = StatementKind

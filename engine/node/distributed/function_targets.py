@@ -20,7 +20,7 @@ from engine.node.distributed.functions.table_functions import TableFunction, tar
 from engine.node.distributed.peers.peer_health import PeerHealth
 from engine.node.distributed.reading.columns import described_elsewhere, described_rows, listed_for_create
 from engine.node.distributed.registry.tables import Column, DistributedTable
-from engine.node.statement import Asked
+from engine.node.statements.statement import Asked
 from engine.part_storage import SCRATCH_DATABASE
 from engine.sql.edit import Edit, apply_edits
 

@@ -23,7 +23,6 @@ from engine.distributed.spool_table import SpoolBlock
 from engine.env import Env
 from engine.errors import Code, SqlError
 from engine.names import TableName
-from engine.node.asked_settings import flag, number
 from engine.node.distributed.function_targets import FunctionTarget, FunctionTargets
 from engine.node.distributed.registry.tables import DistributedTable, DistributedTables
 from engine.node.distributed.sending.insert_rows import (
@@ -40,9 +39,10 @@ from engine.node.distributed.sending.stage import Stage, StagedPart, Stages
 from engine.node.replicated.rows.insert_sql import InsertSql
 from engine.node.replicated.rows.inserts import deduplicates
 from engine.node.replicated.rows.views import ViewPush
-from engine.node.staged_errors import errors_about
-from engine.node.statement import Answer, Asked, WholeAnswer, WriteInput
-from engine.node.temporary_tables import is_temporary
+from engine.node.statements.asked_settings import flag, number
+from engine.node.statements.staged_errors import errors_about
+from engine.node.statements.statement import Answer, Asked, WholeAnswer, WriteInput
+from engine.node.statements.temporary_tables import is_temporary
 from engine.sql import Statement, StatementKind
 from engine.storage import QueryResult
 from engine.storage.statement_text import InsertText

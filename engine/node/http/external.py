@@ -13,8 +13,8 @@ from aiohttp import BodyPartReader, web
 from engine.errors import Code, SqlError
 from engine.names import quote_identifier
 from engine.node.http.formats import checked_format
-from engine.node.session_commands import split_at_commas
-from engine.node.temporary_tables import create_temporary
+from engine.node.statements.session_commands import split_at_commas
+from engine.node.statements.temporary_tables import create_temporary
 from engine.sql import tokenize
 from engine.storage import ChdbSession, Scope
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine.node.statement import Answer, Asked, WholeAnswer
+from engine.node.statements.statement import Answer, Asked, WholeAnswer
 from engine.storage import ChdbPool
 
 

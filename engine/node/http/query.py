@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl
 
 from engine.errors import Code, SqlError
 from engine.node.http.formats import checked_format
-from engine.node.reads_key import query_id_of
+from engine.node.statements.reads_key import query_id_of
 
 DEFAULT_FORMAT = "TabSeparated"
 DEFAULT_BUFFER_BYTES = 1 << 20

@@ -10,7 +10,7 @@ from typing import Any
 from engine.config.model import User
 from engine.errors import Code, SqlError
 from engine.node.http.query import HttpQuery
-from engine.node.node_statements import NodeStatements
+from engine.node.statements.node_statements import NodeStatements
 from engine.storage import ChdbPool
 
 log = logging.getLogger(__name__)

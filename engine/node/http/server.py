@@ -35,9 +35,9 @@ from engine.node.http.query import (
 from engine.node.http.response import ResultSender, error_response
 from engine.node.http.running import RunningStatements
 from engine.node.http.sessions import HttpSessions
-from engine.node.node_statements import NodeStatements
-from engine.node.router import StatementRouter
-from engine.node.statement import Asked
+from engine.node.statements.node_statements import NodeStatements
+from engine.node.statements.router import StatementRouter
+from engine.node.statements.statement import Asked
 from engine.sql import parse_statement
 from engine.storage import ChdbPool, ChdbSession
 

@@ -17,7 +17,6 @@ from engine.errors import Busy, Code, OnclusterError
 from engine.keeper.recipes import SessionHolder
 from engine.names import TableName
 from engine.node.interserver import fetcher_of, listens_on_loopback, server_of, warn_if_open
-from engine.node.node_statements import NodeStatements
 from engine.node.replicated.definitions.attach_as import AttachAsStatements
 from engine.node.replicated.definitions.attach_definition import AttachDefinitionStatements
 from engine.node.replicated.definitions.convert import Converter
@@ -57,15 +56,16 @@ from engine.node.replicated.running.statements import StatementHandlers
 from engine.node.replicated.system_commands import SystemStatements
 from engine.node.replicated.system_tables import replicated_system_tables
 from engine.node.start_flags import is_forced
-from engine.node.statement import Answer, Asked, WriteInput
-from engine.node.system_tables import SystemTable, SystemView
+from engine.node.statements.node_statements import NodeStatements
+from engine.node.statements.statement import Answer, Asked, WriteInput
+from engine.node.system.system_tables import SystemTable, SystemView
 from engine.part_storage import HIDDEN_SETTINGS, ChdbPartStore, FoundTable, open_plain, settings_of
 from engine.replication.fetching import PartFetcher
 from engine.replication.host import ReplicaHost
 from engine.replication.idle_settings import note_idle
 from engine.replication.part_store import PartStore
 from engine.replication.replica.context import ReplicaContext
-from engine.replication.replica.queue import ReplicaQueue
+from engine.replication.replica.queue.queue import ReplicaQueue
 from engine.replication.replicated_table import ReplicatedTable
 from engine.replication.settings import ReplicatedSettings
 from engine.sql import Statement, StatementKind, parse_statement

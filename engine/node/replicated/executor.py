@@ -27,7 +27,6 @@ from engine.ddl.series import ToldSteps
 from engine.errors import MultiFailed
 from engine.keeper.base import Node
 from engine.names import TableName
-from engine.node.node_statements import NodeStatements
 from engine.node.replicated.definitions.definition_sql import REPLICATED, is_create_of_replicated
 from engine.node.replicated.definitions.own_tables import own_table, table_behind
 from engine.node.replicated.definitions.view_definition import is_inner
@@ -36,7 +35,8 @@ from engine.node.replicated.running.catalog import TableState
 from engine.node.replicated.running.lifecycle import TableLifecycle
 from engine.node.replicated.running.runtime import RunningTable
 from engine.node.replicated.running.statements import ReplicatedStatements
-from engine.node.statement import Asked
+from engine.node.statements.node_statements import NodeStatements
+from engine.node.statements.statement import Asked
 from engine.replication.mutation_entry import MutationEntry
 from engine.replication.replica.log_puller import pull
 from engine.sql import AlterCommand, Statement, StatementKind, parse_statement, runs_once_per_shard

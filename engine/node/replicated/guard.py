@@ -10,7 +10,7 @@ from engine.errors import Code, SqlError
 from engine.names import TableName
 from engine.node.replicated.rows.views import ViewGraph
 from engine.node.replicated.running.runtime import ReplicatedTables, RunningTable
-from engine.node.statement import Answer, Asked
+from engine.node.statements.statement import Answer, Asked
 from engine.sql import AlterCommand, Statement, StatementKind
 
 _K = StatementKind

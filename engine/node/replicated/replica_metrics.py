@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from engine.node.replicated.replicas_status import known_delays_s
 from engine.node.replicated.running.runtime import ReplicatedTables
 from engine.replication.log_actions import AttachPart, GetPart, MergeParts
-from engine.replication.replica.queue import Place
+from engine.replication.replica.queue.queue import Place
 
 
 def replica_gauges(tables: ReplicatedTables) -> Mapping[str, int]:

@@ -13,7 +13,7 @@ import asyncio
 from engine.errors import OnclusterError
 from engine.node.replicated.running.runtime import ReplicatedTables
 from engine.replication.replica.context import ReplicaContext
-from engine.replication.replica.queue_view import absolute_delay_s, delays_s
+from engine.replication.replica.queue.view import absolute_delay_s, delays_s
 
 _KEEPER_WAIT_S = 5.0
 

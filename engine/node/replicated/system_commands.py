@@ -16,12 +16,12 @@ from dataclasses import dataclass
 
 from engine.errors import Code, SqlError
 from engine.names import TableName, quote_string
-from engine.node.asked_settings import number, settings_of
 from engine.node.keeper_access import KeeperAccess
 from engine.node.replicated.running.catalog import TableState
 from engine.node.replicated.running.runtime import ReplicatedTables, RunningTable
 from engine.node.replicated.running.statements import done
-from engine.node.statement import Answer, Asked
+from engine.node.statements.asked_settings import number, settings_of
+from engine.node.statements.statement import Answer, Asked
 from engine.part_storage.workers import SCRATCH_DATABASE
 from engine.replication.commands.drop import Dropped, drop_dead_replica, wait_until_dropped
 from engine.replication.commands.restore import attach_restored

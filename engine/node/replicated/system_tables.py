@@ -19,10 +19,10 @@ from engine.names import TableName, quote_string
 from engine.node.replicated.parts.detached_view import DetachedPartsView
 from engine.node.replicated.parts.parts_view import MutationsView, PartsView
 from engine.node.replicated.running.runtime import ReplicatedTables, RunningTable
-from engine.node.statement import Asked
-from engine.node.system_tables import Row, SystemTable, SystemView
+from engine.node.statements.statement import Asked
+from engine.node.system.system_tables import Row, SystemTable, SystemView
 from engine.replication.replica.context import ReplicaContext
-from engine.replication.replica.queue_view import (
+from engine.replication.replica.queue.view import (
     KeeperStatus,
     keeper_status,
     local_status,

@@ -55,10 +55,10 @@ from engine.replication.part_name import PartName, drop_range, is_partition_id
 from engine.replication.part_store import PartsBroken
 from engine.replication.paths import TablePaths
 from engine.replication.replica.block_numbers import BlockNumber, allocate_everywhere, cancel_committing
-from engine.replication.replica.cleanup_blocks import removals_of_blocks
+from engine.replication.replica.cleanup.blocks import removals_of_blocks
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.log_commit import Logged, commit_logged, log_op
-from engine.replication.replica.merge_predicate import load_predicate
+from engine.replication.replica.merging.predicate import load_predicate
 from engine.replication.replica.quorum import last_quorum_parts
 from engine.replication.text import time_text
 

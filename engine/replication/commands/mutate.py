@@ -47,8 +47,8 @@ from engine.replication.mutation_entry import MutationEntry, mutation_number
 from engine.replication.paths import ReplicaPaths, TablePaths
 from engine.replication.replica.block_numbers import BlockNumbers, allocate_everywhere
 from engine.replication.replica.context import ReplicaContext
-from engine.replication.replica.mutation_book import MutationState
-from engine.replication.replica.queue_loader import load_mutations
+from engine.replication.replica.merging.mutation_book import MutationState
+from engine.replication.replica.queue.loader import load_mutations
 from engine.replication.text import time_text
 
 log = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ from engine.replication.part_name import PartName, merged
 from engine.replication.replica import log_puller
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.log_commit import Logged
-from engine.replication.replica.merge_assigner import (
+from engine.replication.replica.merging.assigner import (
     Assigned,
     NotAssigned,
     assign,
@@ -33,7 +33,7 @@ from engine.replication.replica.merge_assigner import (
     select_regular_merge,
     why_not_alike,
 )
-from engine.replication.replica.merge_predicate import MergePredicate, load_predicate
+from engine.replication.replica.merging.predicate import MergePredicate, load_predicate
 from engine.replication.replica.switches import Activity
 from engine.replication.table_metadata import MergingMode
 

@@ -16,7 +16,7 @@ from engine.killable import ends_by_kill
 from engine.replication.log_actions import AttachPart, DropRange, GetPart, ReplaceRange
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.log_puller import pull
-from engine.replication.replica.queue import QueuedEntry
+from engine.replication.replica.queue.queue import QueuedEntry
 from engine.replication.replica.switches import Activity
 
 _LIGHT = (GetPart, AttachPart, DropRange, ReplaceRange)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from engine.errors import OnclusterError, SessionExpired
 from engine.lifetime import end_if_cancelled
 from engine.replication.replica.context import ReplicaContext
-from engine.replication.replica.execution import TermOver
+from engine.replication.replica.execution.outcome import TermOver
 
 log = logging.getLogger(__name__)
 

@@ -53,7 +53,7 @@ from engine.keeper.recipes import MULTI_BATCH_SIZE, try_remove
 from engine.replication.block_id import BlockId
 from engine.replication.part_name import PartName, is_partition_id
 from engine.replication.paths import TablePaths, sequence_number
-from engine.replication.replica.unknown_locks import remove_unknown_locks
+from engine.replication.replica.cleanup.unknown_locks import remove_unknown_locks
 
 if TYPE_CHECKING:
     from engine.replication.replica.context import ReplicaContext

@@ -27,7 +27,7 @@ from engine.replication.paths import ReplicaPaths, TablePaths
 from engine.replication.replica.block_numbers import BlockLocks
 from engine.replication.replica.fetches import Fetches
 from engine.replication.replica.part_listing import PartListing
-from engine.replication.replica.queue import ReplicaQueue
+from engine.replication.replica.queue.queue import ReplicaQueue
 from engine.replication.replica.switches import Switches
 from engine.replication.settings import ReplicatedSettings
 

@@ -37,10 +37,11 @@ from engine.replication.log_actions import Action, AlterMetadata, GetPart
 from engine.replication.log_entry import LogEntry
 from engine.replication.part_name import PartName
 from engine.replication.paths import ReplicaPaths, sequence_number
-from engine.replication.replica import clone, peers, queue_loader
-from engine.replication.replica.cleanup_blocks import inserted_parts
+from engine.replication.replica import clone, peers
+from engine.replication.replica.cleanup.blocks import inserted_parts
 from engine.replication.replica.context import ReplicaContext
-from engine.replication.replica.execution import LogHole, TermOver
+from engine.replication.replica.execution.outcome import LogHole, TermOver
+from engine.replication.replica.queue import loader as queue_loader
 from engine.replication.replica.startup_check import own_entry
 
 log = logging.getLogger(__name__)

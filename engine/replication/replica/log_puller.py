@@ -43,13 +43,14 @@ from engine.keeper.base import Create, CreateMode, Keeper, Node, Op, SetData, Wa
 from engine.replication.log_actions import AttachPart, GetPart
 from engine.replication.log_entry import LogEntry
 from engine.replication.paths import sequence_number
-from engine.replication.replica import direct_fetch, queue_loader
+from engine.replication.replica import direct_fetch
 from engine.replication.replica.background import keep_running
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.direct_fetch import DirectFetches
-from engine.replication.replica.execution import LogHole, TermOver
+from engine.replication.replica.execution.outcome import LogHole, TermOver
 from engine.replication.replica.insert_times import unix_s, unix_text
-from engine.replication.replica.queue import QueuedEntry
+from engine.replication.replica.queue import loader as queue_loader
+from engine.replication.replica.queue.queue import QueuedEntry
 from engine.replication.replica.switches import Activity
 
 log = logging.getLogger(__name__)

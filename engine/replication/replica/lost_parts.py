@@ -28,11 +28,12 @@ from engine.keeper.base import Keeper, Op, SetData
 from engine.replication.log_actions import DropRange, RangeFate
 from engine.replication.log_entry import LogEntry
 from engine.replication.part_name import PartName
-from engine.replication.replica import cleanup_blocks, peers, quorum
+from engine.replication.replica import peers, quorum
+from engine.replication.replica.cleanup import blocks as cleanup_blocks
 from engine.replication.replica.commit_part import commit_produced
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.log_commit import commit_logged, log_op
-from engine.replication.replica.merge_predicate import load_predicate
+from engine.replication.replica.merging.predicate import load_predicate
 from engine.replication.text import time_text
 
 log = logging.getLogger(__name__)

@@ -29,16 +29,10 @@ from engine.replication.part_checksums import PartDiffers, check_same_part
 from engine.replication.part_name import PartName
 from engine.replication.part_set import containing
 from engine.replication.part_store import Fate, Part, PartsBroken
-from engine.replication.replica import (
-    log_puller,
-    lost_parts,
-    peers,
-    queue_loader,
-    quorum,
-    startup_check,
-)
+from engine.replication.replica import log_puller, lost_parts, peers, quorum, startup_check
 from engine.replication.replica.background import keep_running
 from engine.replication.replica.context import ReplicaContext
+from engine.replication.replica.queue import loader as queue_loader
 
 log = logging.getLogger(__name__)
 

@@ -46,9 +46,9 @@ from engine.replication.part_set import containing
 from engine.replication.part_store import Fate
 from engine.replication.paths import TablePaths
 from engine.replication.quorum import LastQuorumParts, QuorumStatus
-from engine.replication.replica.cleanup_blocks import removals_of_blocks
+from engine.replication.replica.cleanup.blocks import removals_of_blocks
 from engine.replication.replica.context import ReplicaContext
-from engine.replication.replica.queue import QueuedEntry
+from engine.replication.replica.queue.queue import QueuedEntry
 
 log = logging.getLogger(__name__)
 

@@ -48,9 +48,10 @@ from engine.replication.commands.create import complete_table
 from engine.replication.commands.restore import give_up_restoring
 from engine.replication.creation import NewReplica
 from engine.replication.host import ReplicaHost
-from engine.replication.replica import clone, log_hole, log_puller, peers, queue_loader, startup_check
+from engine.replication.replica import clone, log_hole, log_puller, peers, startup_check
 from engine.replication.replica.context import ReplicaContext
-from engine.replication.replica.execution import LogHole, TermOver
+from engine.replication.replica.execution.outcome import LogHole, TermOver
+from engine.replication.replica.queue import loader as queue_loader
 
 log = logging.getLogger(__name__)
 

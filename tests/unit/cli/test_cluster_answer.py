@@ -9,9 +9,9 @@ import pytest
 
 from engine.config.model import User
 from engine.ddl import OutputMode, OutputRow, output_columns
-from engine.node import hosts_answer
-from engine.node.hosts_answer import format_rows
-from engine.node.statement import Asked
+from engine.node.statements import hosts_answer
+from engine.node.statements.hosts_answer import format_rows
+from engine.node.statements.statement import Asked
 from engine.storage import ChdbPool
 
 ROWS = [

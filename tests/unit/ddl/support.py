@@ -21,8 +21,8 @@ from engine.keeper.base import CreateMode, Keeper
 from engine.keeper.memory import MemoryKeeperServer
 from engine.keeper.recipes import create_ancestors
 from engine.names import HostId
-from engine.testing.ddl_model import ModelDatabase, ModelExecutor
-from engine.testing.ddl_process import IntentDisk, ModelIntentStore, Process
+from engine.testing.ddl.model import ModelDatabase, ModelExecutor
+from engine.testing.ddl.process import IntentDisk, ModelIntentStore, Process
 from engine.testing.simulation import SimulationEnv, run_simulation
 
 T = TypeVar("T")

@@ -21,7 +21,7 @@ from engine.errors import Code, NoNode, SqlError
 from engine.keeper.base import Check, SetData
 from engine.names import TableName
 from engine.sql import Statement
-from engine.testing.ddl_model import ModelExecutor, replicated_effects
+from engine.testing.ddl.model import ModelExecutor, replicated_effects
 from tests.unit.ddl.support import PATHS, Bench, host, run
 
 REPLICATED = "CREATE TABLE d.t ON CLUSTER c (a Int8) ENGINE = ReplicatedMergeTree"

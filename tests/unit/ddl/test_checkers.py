@@ -12,8 +12,8 @@ from engine.ddl.outcome import HostOutcome, HostState
 from engine.ddl.outcome_record import OutcomeRecord
 from engine.ddl.status import ExecutionStatus
 from engine.names import HostId
-from engine.testing.ddl_checkers import CHECKERS, violations
-from engine.testing.ddl_history import (
+from engine.testing.ddl.checkers import CHECKERS, violations
+from engine.testing.ddl.history import (
     Acknowledged,
     Changed,
     Created,
@@ -23,7 +23,7 @@ from engine.testing.ddl_history import (
     Removed,
     SeenEffect,
 )
-from engine.testing.ddl_model import Effect
+from engine.testing.ddl.model import Effect
 
 ROOT = "/clickhouse/task_queue/ddl"
 OUTCOMES = "/clickhouse/task_queue/oncluster/ddl/outcomes"

@@ -12,8 +12,8 @@ from engine.ddl.queue_table import QUEUE_COLUMNS, QueueRow, read_queue_rows
 from engine.ddl.status import ExecutionStatus
 from engine.keeper.base import Create, CreateMode, Keeper
 from engine.names import HostId
-from engine.node.cluster_tables import ClustersTable
-from engine.node.statement import Asked
+from engine.node.statements.statement import Asked
+from engine.node.system.cluster_tables import ClustersTable
 from tests.unit.ddl.support import PATHS, Bench, host, run
 
 DROP = "DROP TABLE d.t ON CLUSTER c"

@@ -13,7 +13,7 @@ from engine.ddl.status import ExecutionStatus
 from engine.ddl.task import digest_of
 from engine.keeper.base import CreateMode, Remove
 from engine.names import TableName
-from engine.testing.ddl_process import IntentDisk
+from engine.testing.ddl.process import IntentDisk
 from tests.unit.ddl.support import PATHS, Bench, host, listen, run, status_on, topology
 
 CREATE = "CREATE TABLE d.t ON CLUSTER c (a Int8) ENGINE = MergeTree"

@@ -17,7 +17,7 @@ from engine.ddl.status import ExecutionStatus
 from engine.errors import Code, SqlError, Unavailable
 from engine.keeper.base import OPEN_ACL, Acl
 from engine.names import TableName, entry_name
-from engine.testing.ddl_process import ModelIntentStore
+from engine.testing.ddl.process import ModelIntentStore
 from tests.unit.ddl.support import PATHS, Bench, host, listen, run, status_on
 
 READ = 1

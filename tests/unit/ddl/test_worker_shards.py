@@ -11,7 +11,7 @@ from engine.errors import OnclusterError
 from engine.keeper.base import Create, CreateMode, Keeper, Node
 from engine.keeper.memory import MemoryKeeperServer
 from engine.names import HostId, TableName
-from engine.testing.ddl_model import ModelDatabase
+from engine.testing.ddl.model import ModelDatabase
 from tests.unit.ddl.support import PATHS, PORT, Bench, host, run, status_on, topology
 
 CREATE = "CREATE TABLE d.t ON CLUSTER c (a Int8) ENGINE = MergeTree"

@@ -19,9 +19,9 @@ from engine.errors import Code, SqlError
 from engine.node.distributed.assembly import DistributedNode
 from engine.node.distributed.reading.early_reads import integers_of
 from engine.node.distributed.reading.patience import USUAL_S, patience_s, with_patience
-from engine.node.router import StatementRouter
-from engine.node.statement import Asked
-from engine.node.system_tables import SystemTables
+from engine.node.statements.router import StatementRouter
+from engine.node.statements.statement import Asked
+from engine.node.system.system_tables import SystemTables
 from engine.ports import free_ports
 from engine.sql import Statement
 from engine.storage import ChdbPool, awaited_values

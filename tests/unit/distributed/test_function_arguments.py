@@ -11,7 +11,7 @@ from engine.config.model import Topology, User
 from engine.errors import Code, SqlError
 from engine.node.distributed.functions.constant_arguments import with_constants
 from engine.node.distributed.functions.table_functions import table_functions
-from engine.node.statement import Asked
+from engine.node.statements.statement import Asked
 from tests.unit.distributed.test_select_remembered import World, world
 from tests.unit.distributed.test_select_shapes import Bench, bench
 

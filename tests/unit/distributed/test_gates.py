@@ -12,7 +12,7 @@ from engine.errors import Code, SqlError
 from engine.names import TableName
 from engine.node.distributed.registry.name_changes import NameChanges, names_given
 from engine.node.distributed.registry.table_gates import TableGates
-from engine.node.statement import Asked
+from engine.node.statements.statement import Asked
 from engine.sql import parse_statement
 
 TABLE, OTHER = UUID(int=1), UUID(int=2)

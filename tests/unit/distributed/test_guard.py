@@ -11,8 +11,8 @@ from engine.config.model import User
 from engine.errors import Code, SqlError
 from engine.names import TableName
 from engine.node.distributed.definitions.guard import DistributedGuard, check_merge
-from engine.node.statement import Asked
-from engine.node.view_parameters import view_calls, with_arguments
+from engine.node.statements.statement import Asked
+from engine.node.statements.view_parameters import view_calls, with_arguments
 from engine.sql import parse_statement
 
 DICTIONARY = "CREATE DICTIONARY x (k UInt64) PRIMARY KEY k"

@@ -10,7 +10,7 @@ import pytest
 from engine.config.model import User
 from engine.errors import Code, SqlError
 from engine.node.distributed.registry.overlooked import PLACEHOLDER
-from engine.node.statement import Asked
+from engine.node.statements.statement import Asked
 from engine.storage import ChdbSession
 from tests.unit.distributed.test_select_remembered import World, world
 from tests.unit.distributed.test_select_shapes import bench

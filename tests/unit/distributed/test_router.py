@@ -11,9 +11,9 @@ from engine.config.model import User
 from engine.errors import SqlError
 from engine.names import TableName
 from engine.node.replicated.running.runtime import ReplicatedTables
-from engine.node.router import StatementRouter
-from engine.node.statement import Asked
-from engine.node.system_tables import SystemTables
+from engine.node.statements.router import StatementRouter
+from engine.node.statements.statement import Asked
+from engine.node.system.system_tables import SystemTables
 from engine.sql import Statement, parse_statement
 from engine.storage import ChdbPool
 from engine.storage.statement_text import InsertText

@@ -12,9 +12,9 @@ from aiohttp import web
 from engine.config.model import Cluster, NodeConfig, Replica, Shard, Topology, User
 from engine.env import SystemEnv
 from engine.node.distributed.assembly import DistributedNode
-from engine.node.router import StatementRouter
-from engine.node.statement import Asked
-from engine.node.system_tables import SystemTables
+from engine.node.statements.router import StatementRouter
+from engine.node.statements.statement import Asked
+from engine.node.system.system_tables import SystemTables
 from engine.ports import free_ports
 from engine.sql import Statement
 from engine.storage import ChdbPool

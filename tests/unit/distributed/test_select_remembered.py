@@ -16,9 +16,9 @@ from engine.distributed.select.repeatable import is_repeatable
 from engine.env import SystemEnv
 from engine.errors import Code, SqlError
 from engine.node.distributed.assembly import DistributedNode
-from engine.node.router import StatementRouter
-from engine.node.statement import Asked
-from engine.node.system_tables import SystemTables
+from engine.node.statements.router import StatementRouter
+from engine.node.statements.statement import Asked
+from engine.node.system.system_tables import SystemTables
 from engine.sql import Statement
 from engine.storage import ChdbSession
 from tests.few import few_first

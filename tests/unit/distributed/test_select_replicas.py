@@ -18,9 +18,9 @@ from engine.names import HostId
 from engine.node.distributed.assembly import DistributedNode
 from engine.node.distributed.peers.peer_health import PeerHealth
 from engine.node.distributed.peers.peer_watch import Pace
-from engine.node.router import StatementRouter
-from engine.node.statement import Asked
-from engine.node.system_tables import SystemTables
+from engine.node.statements.router import StatementRouter
+from engine.node.statements.statement import Asked
+from engine.node.system.system_tables import SystemTables
 from engine.ports import free_ports
 from engine.sql import Statement
 from engine.storage import ChdbPool

@@ -29,7 +29,7 @@ from engine.node.distributed.sending.memory_stage import (
     TooMuchForMemory,
 )
 from engine.node.distributed.sending.stage import Stage, Stages
-from engine.node.statement import Asked
+from engine.node.statements.statement import Asked
 from engine.storage import ChdbPool, QueryResult
 from engine.storage.statement_text import InsertText
 

@@ -13,7 +13,7 @@ from engine.names import TableName
 from engine.node.distributed.functions.inner_calls import InnerCalls
 from engine.node.distributed.functions.read_place import place_of
 from engine.node.distributed.functions.table_functions import table_functions, target_function
-from engine.node.statement import Asked
+from engine.node.statements.statement import Asked
 
 TOPOLOGY = Topology({"c": Cluster("c", (Shard(1, (Replica("n1", 9000),)),))})
 

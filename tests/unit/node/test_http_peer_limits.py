@@ -12,9 +12,9 @@ from engine.config.model import User
 from engine.env import SystemEnv
 from engine.node.distributed.reading.shard_reader import depth_mark
 from engine.node.http.server import HttpConfig, HttpServer
-from engine.node.router import StatementRouter
-from engine.node.statement import Answer, Asked
-from engine.node.system_tables import SystemTables
+from engine.node.statements.router import StatementRouter
+from engine.node.statements.statement import Answer, Asked
+from engine.node.system.system_tables import SystemTables
 from engine.sql import Statement
 from engine.storage import ChdbPool
 

@@ -33,8 +33,8 @@ from engine.replication.part_name import PartName
 from engine.replication.part_store import OutgoingPart, Part, PartFile
 from engine.replication.paths import ReplicaPaths
 from engine.replication.replica.switches import Activity, Switches
-from engine.testing.replication_disk import Damage, StoreDisk, model_definition
-from engine.testing.replication_store import MemoryPartStore
+from engine.testing.replication.disk import Damage, StoreDisk, model_definition
+from engine.testing.replication.store import MemoryPartStore
 
 ENV = SystemEnv()
 PART = PartName.parse("all_0_0_0")

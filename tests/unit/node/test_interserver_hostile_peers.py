@@ -19,9 +19,9 @@ from engine.replication.part_checksums import PartDiffers, parse_checksums_file
 from engine.replication.part_name import PartName
 from engine.replication.paths import ReplicaPaths
 from engine.replication.varint import write_varint
-from engine.testing.replication_disk import StoreDisk, model_definition
-from engine.testing.replication_store import MemoryPartStore
-from engine.testing.replication_transfer import Incoming
+from engine.testing.replication.disk import StoreDisk, model_definition
+from engine.testing.replication.store import MemoryPartStore
+from engine.testing.replication.transfer import Incoming
 
 ENV = SystemEnv()
 PART = PartName.parse("all_0_0_0")

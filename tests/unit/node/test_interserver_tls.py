@@ -26,8 +26,8 @@ from engine.replication.host import ReplicaHost
 from engine.replication.part_name import PartName
 from engine.replication.paths import ReplicaPaths
 from engine.replication.replica.switches import Switches
-from engine.testing.replication_disk import StoreDisk, model_definition
-from engine.testing.replication_store import MemoryPartStore
+from engine.testing.replication.disk import StoreDisk, model_definition
+from engine.testing.replication.store import MemoryPartStore
 
 ENV = SystemEnv()
 PART = PartName.parse("all_0_0_0")

@@ -14,12 +14,12 @@ from engine.errors import SqlError
 from engine.keeper.recipes import SessionHolder
 from engine.node.config_reload import ConfigReload
 from engine.node.distributed.executor import DistributedExecutor
-from engine.node.node_commands import NodeCommands
-from engine.node.on_cluster import ClusterStatements
 from engine.node.queues import NodeQueues
-from engine.node.router import StatementRouter
-from engine.node.statement import Asked
-from engine.node.system_tables import SystemTables
+from engine.node.statements.node_commands import NodeCommands
+from engine.node.statements.on_cluster import ClusterStatements
+from engine.node.statements.router import StatementRouter
+from engine.node.statements.statement import Asked
+from engine.node.system.system_tables import SystemTables
 from tests.unit.ddl.support import PATHS, QUEUE, Bench, host, run
 
 STOP, START = "SYSTEM STOP REPLICATED DDL QUERIES", "SYSTEM START REPLICATED DDL QUERIES"

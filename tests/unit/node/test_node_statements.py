@@ -17,13 +17,13 @@ from engine.ddl.executor import Execution
 from engine.env import SystemEnv
 from engine.errors import SqlError
 from engine.killable import ends_by_kill
-from engine.node.hosts_answer import HostsAnswer
 from engine.node.http.server import HttpConfig, HttpServer
-from engine.node.node_statements import NodeStatements
-from engine.node.queue_executor import QueueExecutor
-from engine.node.router import StatementRouter
-from engine.node.statement import Answer, Asked
-from engine.node.system_tables import SystemTables
+from engine.node.statements.hosts_answer import HostsAnswer
+from engine.node.statements.node_statements import NodeStatements
+from engine.node.statements.queue_executor import QueueExecutor
+from engine.node.statements.router import StatementRouter
+from engine.node.statements.statement import Answer, Asked
+from engine.node.system.system_tables import SystemTables
 from engine.sql import Statement, parse_statement
 from engine.storage import ChdbPool
 

@@ -8,7 +8,7 @@ import pytest
 
 from engine.env import SystemEnv
 from engine.node.http.query import parse_query
-from engine.node.reads_key import PREFIX, READS_PLACE, kill_all_of, new_reads_key
+from engine.node.statements.reads_key import PREFIX, READS_PLACE, kill_all_of, new_reads_key
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from engine.config.model import User
 from engine.errors import SqlError
-from engine.node.statement import Asked
+from engine.node.statements.statement import Asked
 from engine.storage.chdb_pool import ChdbPool
 
 LONG = "SELECT length([" + ", ".join(["11111"] * 60_000) + "])"

@@ -10,8 +10,8 @@ import pytest
 
 from engine.config.model import User
 from engine.errors import Code, SqlError
-from engine.node.statement import Asked
-from engine.node.system_tables import Row, SystemTables
+from engine.node.statements.statement import Asked
+from engine.node.system.system_tables import Row, SystemTables
 from engine.sql import Token, parse_statement
 from engine.storage import ChdbPool, ChdbSession
 

@@ -11,9 +11,9 @@ from engine.ddl.entry import DDLLogEntry, Setting
 from engine.ddl.status import ExecutionStatus
 from engine.ddl.text import decode_bytes
 from engine.keeper.base import Create, Keeper
-from engine.node.statement import Asked
-from engine.node.znode_redaction import redacted_value
-from engine.node.zookeeper_table import ZooKeeperTable
+from engine.node.statements.statement import Asked
+from engine.node.system.znode_redaction import redacted_value
+from engine.node.system.zookeeper_table import ZooKeeperTable
 from engine.sql import tokenize
 from engine.storage import ChdbSession
 from tests.unit.ddl.support import Bench, host, run

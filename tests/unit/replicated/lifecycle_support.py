@@ -26,7 +26,7 @@ from engine.node.replicated.running.lifecycle import TableLifecycle
 from engine.node.replicated.running.local_tables import LocalTable, LocalTables
 from engine.node.replicated.running.runtime import ReplicatedTables, RunningTable
 from engine.node.replicated.running.statements import NOTHING
-from engine.node.statement import Asked
+from engine.node.statements.statement import Asked
 from engine.replication.commands.create import Created, create_replica
 from engine.replication.host import ReplicaHost
 from engine.replication.part_name import PartName

@@ -16,12 +16,12 @@ from engine.env import SystemEnv
 from engine.errors import BadVersion, MultiFailed
 from engine.keeper.base import Check, Node, Op
 from engine.names import TableName
-from engine.node.node_statements import NodeStatements
 from engine.node.replicated.executor import ReplicatedExecutor
 from engine.node.replicated.running.catalog import TableCatalog, TableRecord, TableState
 from engine.node.replicated.running.runtime import ReplicatedTables, RunningTable
 from engine.node.replicated.running.statements import done
-from engine.node.statement import Answer, Asked
+from engine.node.statements.node_statements import NodeStatements
+from engine.node.statements.statement import Answer, Asked
 from engine.replication.mutation_entry import MutationEntry
 from engine.sql import Statement, parse_statement
 

@@ -13,7 +13,7 @@ from engine.names import TableName
 from engine.node.replicated.rows.feeders import FeederGuard, feeder_of
 from engine.node.replicated.rows.views import Feeder, Links, View, ViewGraph
 from engine.node.replicated.running.runtime import ReplicatedTables
-from engine.node.statement import Asked
+from engine.node.statements.statement import Asked
 from engine.sql import parse_statement
 
 

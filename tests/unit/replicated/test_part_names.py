@@ -10,7 +10,7 @@ from engine.config.model import User
 from engine.names import TableName
 from engine.node.replicated.parts.part_names import PartNames
 from engine.node.replicated.running.runtime import ReplicatedTables
-from engine.node.statement import Asked
+from engine.node.statements.statement import Asked
 from engine.part_storage import ChdbPartStore
 from engine.sql import parse_statement
 from tests.unit.part_storage.support import TABLE, add, opened

@@ -16,7 +16,7 @@ from engine.config.model import User
 from engine.node.replicated.parts.detached_view import DetachedPartsView
 from engine.node.replicated.parts.parts_view import PartsView
 from engine.node.replicated.running.runtime import ReplicatedTables, RunningTable
-from engine.node.statement import Asked
+from engine.node.statements.statement import Asked
 from engine.part_storage import ChdbPartStore
 from engine.part_storage.altering import Alterer
 from engine.part_storage.workers import Connection

@@ -11,7 +11,7 @@ from engine.errors import SqlError
 from engine.names import TableName
 from engine.node.replicated.running.runtime import ReplicatedTables
 from engine.node.replicated.system_commands import SystemStatements
-from engine.node.statement import Asked
+from engine.node.statements.statement import Asked
 from engine.sql import parse_statement
 from engine.storage import ChdbSession
 

@@ -10,7 +10,7 @@ from engine.errors import SessionExpired
 from engine.keeper.base import Keeper
 from engine.replication.commands.create import Created, create_replica
 from engine.replication.table_definition import TableDefinition
-from engine.testing.replication_disk import model_definition
+from engine.testing.replication.disk import model_definition
 from tests.unit.replication.replica_bench import PATHS, new_replica
 
 R1, R2 = PATHS.replica("r1"), PATHS.replica("r2")

@@ -21,13 +21,13 @@ from engine.replication.part_name import PartName
 from engine.replication.part_store import PartStore
 from engine.replication.paths import TablePaths
 from engine.replication.replica.context import ReplicaContext
-from engine.replication.replica.queue import ReplicaQueue
+from engine.replication.replica.queue.queue import ReplicaQueue
 from engine.replication.replicated_table import ReplicatedTable
 from engine.replication.settings import ReplicatedSettings
-from engine.testing.replication_disk import StoreDisk, model_definition
-from engine.testing.replication_network import MemoryPartNetwork
-from engine.testing.replication_rows import Value
-from engine.testing.replication_store import MemoryPartStore
+from engine.testing.replication.disk import StoreDisk, model_definition
+from engine.testing.replication.network import MemoryPartNetwork
+from engine.testing.replication.rows import Value
+from engine.testing.replication.store import MemoryPartStore
 from engine.testing.simulation import SimulationEnv, run_simulation
 
 T = TypeVar("T")

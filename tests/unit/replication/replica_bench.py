@@ -23,11 +23,11 @@ from engine.replication.part_name import PartName
 from engine.replication.part_store import NewPart
 from engine.replication.paths import TablePaths
 from engine.replication.replica.context import ReplicaContext
-from engine.replication.replica.queue import QueuedEntry, ReplicaQueue
+from engine.replication.replica.queue.queue import QueuedEntry, ReplicaQueue
 from engine.replication.settings import ReplicatedSettings
-from engine.testing.replication_disk import StoreDisk, model_definition
-from engine.testing.replication_network import MemoryPartNetwork
-from engine.testing.replication_store import MemoryPartStore
+from engine.testing.replication.disk import StoreDisk, model_definition
+from engine.testing.replication.network import MemoryPartNetwork
+from engine.testing.replication.store import MemoryPartStore
 from engine.testing.simulation import SimulationEnv, run_simulation
 
 T = TypeVar("T")

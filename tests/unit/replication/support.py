@@ -19,16 +19,20 @@ from engine.replication.log_actions import Action
 from engine.replication.log_entry import LogEntry
 from engine.replication.part_name import PartName
 from engine.replication.paths import TablePaths
-from engine.replication.replica import cleanup, log_puller, mutation_tracker, part_check, runner, staged_sweep
+from engine.replication.replica import log_puller, part_check
+from engine.replication.replica.cleanup import staged_sweep
+from engine.replication.replica.cleanup import turns as cleanup
 from engine.replication.replica.context import ReplicaContext
-from engine.replication.replica.queue import ReplicaQueue
+from engine.replication.replica.execution import runner
+from engine.replication.replica.merging import mutation_tracker
+from engine.replication.replica.queue.queue import ReplicaQueue
 from engine.replication.replica.term import Loop
 from engine.replication.replicated_table import ReplicatedTable
 from engine.replication.settings import ReplicatedSettings
 from engine.replication.text import time_text
-from engine.testing.replication_disk import StoreDisk, model_definition
-from engine.testing.replication_network import MemoryPartNetwork
-from engine.testing.replication_store import MemoryPartStore
+from engine.testing.replication.disk import StoreDisk, model_definition
+from engine.testing.replication.network import MemoryPartNetwork
+from engine.testing.replication.store import MemoryPartStore
 from engine.testing.simulation import SimulationEnv, run_simulation
 
 TABLE = TableName("d", "t")

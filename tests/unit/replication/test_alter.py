@@ -22,7 +22,7 @@ from engine.replication.part_name import PartName
 from engine.replication.part_store import AlterPlan, Part
 from engine.replication.renamed_columns import renamed_columns
 from engine.replication.replica.switches import Activity
-from engine.testing.replication_store import MemoryPartStore
+from engine.testing.replication.store import MemoryPartStore
 from tests.unit.replication.live_support import PATHS, Live, LiveReplica, run
 
 

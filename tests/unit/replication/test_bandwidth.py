@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 from engine.replication.bandwidth import Bandwidth, PacedReceiver
 from engine.replication.part_name import PartName
 from engine.replication.part_store import PartFile
-from engine.testing.replication_disk import StoreDisk, model_definition
-from engine.testing.replication_store import MemoryPartStore
+from engine.testing.replication.disk import StoreDisk, model_definition
+from engine.testing.replication.store import MemoryPartStore
 from engine.testing.simulation import SimulationEnv, run_simulation
 
 

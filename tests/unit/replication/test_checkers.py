@@ -11,9 +11,9 @@ from engine.replication.log_entry import LogEntry
 from engine.replication.mutation_entry import MutationEntry
 from engine.replication.part_name import PartName, drop_range, merged
 from engine.testing.keeper_history import Created, Removed
-from engine.testing.replication_checkers import violations
-from engine.testing.replication_disk import Damage, StoredPart, model_definition
-from engine.testing.replication_history import (
+from engine.testing.replication.checkers import violations
+from engine.testing.replication.disk import Damage, StoredPart, model_definition
+from engine.testing.replication.history import (
     FinalReplica,
     History,
     Insert,
@@ -23,9 +23,9 @@ from engine.testing.replication_history import (
     SeenStaged,
     SeenVisible,
 )
-from engine.testing.replication_model import Block, TableModel
-from engine.testing.replication_rows import mutated, rows_of
-from engine.testing.replication_store_events import Origin
+from engine.testing.replication.model import Block, TableModel
+from engine.testing.replication.rows import mutated, rows_of
+from engine.testing.replication.store_events import Origin
 
 COLUMNS = model_definition().columns.to_bytes()
 

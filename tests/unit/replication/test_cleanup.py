@@ -13,14 +13,15 @@ from engine.keeper.session import RequestKind
 from engine.replication.commands.insert import Inserter, InsertOptions
 from engine.replication.mutation_entry import MutationEntry
 from engine.replication.part_name import PartName
-from engine.replication.replica import cleanup, log_puller
-from engine.replication.replica.cleanup import Cleanup, next_delay_s
-from engine.replication.replica.cleanup_blocks import BlockCleanup, forget_blocks, removals_of_blocks
-from engine.replication.replica.cleanup_log import clean_log
-from engine.replication.replica.cleanup_mutations import clean_mutations
-from engine.replication.replica.cleanup_parts import clean_parts
+from engine.replication.replica import log_puller
+from engine.replication.replica.cleanup import turns as cleanup
+from engine.replication.replica.cleanup.blocks import BlockCleanup, forget_blocks, removals_of_blocks
+from engine.replication.replica.cleanup.log import clean_log
+from engine.replication.replica.cleanup.mutations import clean_mutations
+from engine.replication.replica.cleanup.parts import clean_parts
+from engine.replication.replica.cleanup.turns import Cleanup, next_delay_s
+from engine.replication.replica.cleanup.unknown_locks import remove_unknown_locks
 from engine.replication.replica.switches import Activity
-from engine.replication.replica.unknown_locks import remove_unknown_locks
 from engine.replication.settings import ReplicatedSettings
 from tests.unit.replication.replica_bench import PATHS, Bench, Replica, run
 

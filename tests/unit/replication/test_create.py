@@ -14,7 +14,7 @@ from engine.keeper.recipes import create_ancestors
 from engine.replication.commands.create import Created, Leadership, complete_table, open_leadership
 from engine.replication.commands.drop import drop_replica
 from engine.replication.creation import ALL_LEAD, later_nodes, pristine_checks
-from engine.testing.replication_disk import model_definition
+from engine.testing.replication.disk import model_definition
 from tests.unit.replication.create_support import R1, R2, create
 from tests.unit.replication.replica_bench import PATHS, Bench, new_replica, run
 

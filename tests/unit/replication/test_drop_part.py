@@ -7,9 +7,9 @@ from dataclasses import replace
 from engine.replication.log_actions import DropRange
 from engine.replication.log_entry import LogEntry
 from engine.replication.part_name import PartName
-from engine.replication.replica import queue_loader
-from engine.replication.replica.merge_predicate import load_predicate
-from engine.replication.replica.queue import QueuedEntry
+from engine.replication.replica.merging.predicate import load_predicate
+from engine.replication.replica.queue import loader as queue_loader
+from engine.replication.replica.queue.queue import QueuedEntry
 from tests.unit.replication.replica_bench import Bench, run
 
 P = PartName.parse

@@ -13,7 +13,7 @@ from engine.replication.commands.mutate import create_mutation, wait_for_mutatio
 from engine.replication.commands.waiting import Sync
 from engine.replication.log_actions import DropRange
 from engine.replication.quorum import LastQuorumParts
-from engine.replication.replica.cleanup_empty import drop_empty_parts
+from engine.replication.replica.cleanup.empty import drop_empty_parts
 from engine.replication.replica.switches import Activity
 from engine.replication.settings import ReplicatedSettings
 from tests.unit.replication.live_support import PATHS, Live, LiveReplica, P, run

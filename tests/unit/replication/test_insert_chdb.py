@@ -16,9 +16,9 @@ from engine.replication.host import ReplicaHost
 from engine.replication.part_header import PartHeader
 from engine.replication.paths import TablePaths
 from engine.replication.replica.context import ReplicaContext
-from engine.replication.replica.queue import ReplicaQueue
+from engine.replication.replica.queue.queue import ReplicaQueue
 from engine.replication.settings import ReplicatedSettings
-from engine.testing.replication_network import MemoryPartNetwork
+from engine.testing.replication.network import MemoryPartNetwork
 from tests.unit.part_storage.support import TABLE, opened
 
 PATHS = TablePaths("/clickhouse/tables/t")

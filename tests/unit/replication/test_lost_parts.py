@@ -15,10 +15,10 @@ from engine.replication.part_store import Part
 from engine.replication.quorum import LastQuorumParts
 from engine.replication.replica import part_check
 from engine.replication.replica.context import ReplicaContext
-from engine.replication.replica.merge_assigner import Assigned, assign
-from engine.replication.replica.merge_predicate import load_predicate
+from engine.replication.replica.merging.assigner import Assigned, assign
+from engine.replication.replica.merging.predicate import load_predicate
 from engine.replication.replica.switches import Activity
-from engine.testing.replication_store import MemoryPartStore
+from engine.testing.replication.store import MemoryPartStore
 from tests.unit.replication.live_support import PATHS, Live, LiveReplica, P, run
 
 

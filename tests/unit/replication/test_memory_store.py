@@ -16,11 +16,11 @@ from engine.replication.part_checksums import PartDiffers
 from engine.replication.part_name import PartName
 from engine.replication.part_store import Fate, MergeOptions, PartFile, PartStore
 from engine.replication.paths import TablePaths
-from engine.testing.replication_disk import Damage, StoreDisk, model_definition
-from engine.testing.replication_network import MemoryPartNetwork, NetworkFaults
-from engine.testing.replication_rows import row_of, rows_of
-from engine.testing.replication_store import MemoryPartStore
-from engine.testing.replication_store_events import StoreFaults
+from engine.testing.replication.disk import Damage, StoreDisk, model_definition
+from engine.testing.replication.network import MemoryPartNetwork, NetworkFaults
+from engine.testing.replication.rows import row_of, rows_of
+from engine.testing.replication.store import MemoryPartStore
+from engine.testing.replication.store_events import StoreFaults
 from engine.testing.simulated_process import Process
 
 A, B, AB = (PartName.parse(text) for text in ("all_0_0_0", "all_1_1_0", "all_0_1_1"))

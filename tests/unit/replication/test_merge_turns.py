@@ -9,9 +9,9 @@ import pytest
 
 from engine.replication.log_actions import MergeParts, MergeType
 from engine.replication.part_name import PartName, merged
-from engine.replication.replica.merge_assigner import Assigned, assign
-from engine.replication.replica.merge_predicate import load_predicate
-from engine.replication.replica.merge_turns import LOOK_S
+from engine.replication.replica.merging.assigner import Assigned, assign
+from engine.replication.replica.merging.predicate import load_predicate
+from engine.replication.replica.merging.turns import LOOK_S
 from engine.replication.replica.switches import Activity
 from engine.replication.settings import ReplicatedSettings
 from tests.unit.replication.live_support import NO_OWN_MERGES, Live, LiveReplica, P, run

@@ -27,7 +27,7 @@ from engine.replication.part_store import MergeOptions, Part
 from engine.replication.replica import block_numbers
 from engine.replication.replica.block_numbers import allocate
 from engine.replication.replica.context import ReplicaContext
-from engine.replication.replica.merge_assigner import (
+from engine.replication.replica.merging.assigner import (
     Assigned,
     NotAssigned,
     Round,
@@ -35,12 +35,12 @@ from engine.replication.replica.merge_assigner import (
     assign_round,
     why_not_alike,
 )
-from engine.replication.replica.merge_predicate import MergePredicate, load_predicate
-from engine.replication.replica.queue import QueuedEntry, ReplicaQueue
+from engine.replication.replica.merging.predicate import MergePredicate, load_predicate
+from engine.replication.replica.queue.queue import QueuedEntry, ReplicaQueue
 from engine.replication.replica.switches import Activity
 from engine.replication.settings import ReplicatedSettings
-from engine.testing.replication_rows import rows_of
-from engine.testing.replication_store import MemoryPartStore
+from engine.testing.replication.rows import rows_of
+from engine.testing.replication.store import MemoryPartStore
 from tests.unit.replication.live_support import NO_OWN_MERGES, PATHS, Live, LiveReplica, P, run
 
 FINAL = OptimizeOptions(extent=Extent.FINAL, sync=Sync.ALL)

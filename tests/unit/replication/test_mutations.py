@@ -19,11 +19,11 @@ from engine.replication.mutation_entry import MutationEntry
 from engine.replication.part_name import PartName
 from engine.replication.part_store import Part
 from engine.replication.replica.block_numbers import allocate
-from engine.replication.replica.runner import MAX_MERGES_UNDER_WAY
+from engine.replication.replica.execution.runner import MAX_MERGES_UNDER_WAY
 from engine.replication.replica.switches import Activity
 from engine.replication.settings import ReplicatedSettings
-from engine.testing.replication_disk import Damage
-from engine.testing.replication_store import MemoryPartStore
+from engine.testing.replication.disk import Damage
+from engine.testing.replication.store import MemoryPartStore
 from tests.unit.replication.live_support import NO_OWN_MERGES, PATHS, Live, LiveReplica, P, run
 
 

@@ -17,7 +17,7 @@ from engine.replication.replica import log_puller, part_check
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.part_check import Verdict
 from engine.replication.replica.switches import Activity
-from engine.testing.replication_disk import Damage
+from engine.testing.replication.disk import Damage
 from tests.unit.replication.support import PATHS, WITHOUT_MERGES, Bench, P, Replica, simulated
 
 

@@ -18,7 +18,7 @@ from engine.replication.part_name import PartName
 from engine.replication.part_store import Part, PartsBroken
 from engine.replication.paths import TablePaths
 from engine.replication.replica.switches import Activity
-from engine.testing.replication_disk import COLUMNS, Damage
+from engine.testing.replication.disk import COLUMNS, Damage
 from tests.unit.replication.live_support import (
     OTHER,
     PATHS,

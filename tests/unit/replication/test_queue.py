@@ -18,7 +18,7 @@ from engine.replication.log_entry import LogEntry
 from engine.replication.mutation_entry import MutationEntry
 from engine.replication.part_name import PartName, drop_range
 from engine.replication.part_set import PartsIntersect
-from engine.replication.replica.queue import Limits, QueuedEntry, ReplicaQueue
+from engine.replication.replica.queue.queue import Limits, QueuedEntry, ReplicaQueue
 
 P = PartName.parse
 CHECKSUM = "0" * 32

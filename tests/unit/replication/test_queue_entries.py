@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from engine.replication.log_actions import Action, AlterMetadata, AttachPart, DropRange, GetPart, MergeParts
 from engine.replication.log_entry import LogEntry
 from engine.replication.part_name import PartName, drop_range
-from engine.replication.replica.queue_entries import QueueEntries
-from engine.replication.replica.queued_entry import Place, QueuedEntry
+from engine.replication.replica.queue.entries import QueueEntries
+from engine.replication.replica.queue.entry import Place, QueuedEntry
 
 P = PartName.parse
 PARTS = [P("all_0_0_0"), P("all_1_1_0"), P("b_0_0_0")]

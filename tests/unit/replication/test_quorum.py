@@ -13,7 +13,7 @@ from engine.replication.commands.consistent_read import max_blocks
 from engine.replication.commands.insert import AUTO_QUORUM, Inserted, Inserter, InsertOptions
 from engine.replication.part_name import PartName
 from engine.replication.quorum import LastQuorumParts, QuorumStatus
-from engine.replication.replica.merge_predicate import parts_awaiting_quorum
+from engine.replication.replica.merging.predicate import parts_awaiting_quorum
 from engine.replication.replica.quorum import (
     forget_dropped,
     forget_failed,

@@ -21,7 +21,7 @@ from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.log_commit import Logged
 from engine.replication.replica.switches import Activity
 from engine.replication.replicated_table import LOOPS
-from engine.testing.replication_disk import StoreDisk
+from engine.testing.replication.disk import StoreDisk
 from engine.testing.simulation import SimulationEnv, run_simulation
 from tests.unit.replication.support import PATHS, SESSION_TIMEOUT_S, Bench, Replica
 

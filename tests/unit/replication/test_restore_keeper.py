@@ -20,7 +20,7 @@ from engine.replication.commands.restore import (
     restore_replica,
 )
 from engine.replication.settings import ReplicatedSettings
-from engine.testing.replication_disk import model_definition
+from engine.testing.replication.disk import model_definition
 from tests.unit.replication.create_support import fail_after
 from tests.unit.replication.live_support import Live
 from tests.unit.replication.live_support import run as run_live

@@ -23,7 +23,7 @@ from engine.replication.part_name import drop_range
 from engine.replication.part_store import MergeOptions, Part
 from engine.replication.replica import log_puller
 from engine.replication.replica.commit_part import commit_produced
-from engine.replication.replica.queue_view import keeper_status, queue_rows
+from engine.replication.replica.queue.view import keeper_status, queue_rows
 from engine.replication.replica.switches import Activity
 from tests.unit.replication.support import PATHS, Bench, P, Replica, simulated
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.replication.log_actions import DropRange, MergeParts, RangeFate
-from engine.replication.replica.queue_view import delays_s, queue_rows
+from engine.replication.replica.queue.view import delays_s, queue_rows
 from engine.replication.replica.switches import Activity
 from tests.unit.replication.support import Bench, P, simulated
 

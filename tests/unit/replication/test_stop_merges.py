@@ -13,7 +13,7 @@ import pytest
 from engine.config.model import User
 from engine.errors import Code
 from engine.node.replicated.system_commands import SystemStatements
-from engine.node.statement import Asked
+from engine.node.statements.statement import Asked
 from engine.replication.commands.mutate import create_mutation
 from engine.replication.commands.optimize import Extent, OptimizeOptions, optimize
 from engine.replication.part_store import MergeOptions

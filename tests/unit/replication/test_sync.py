@@ -14,7 +14,7 @@ from engine.replication.commands.sync import SyncMode, sync_replica
 from engine.replication.log_actions import MergeParts
 from engine.replication.log_entry import LogEntry
 from engine.replication.part_name import PartName
-from engine.replication.replica import queue_loader
+from engine.replication.replica.queue import loader as queue_loader
 from engine.replication.replica.switches import Activity
 from tests.unit.replication.replica_bench import PATHS, Bench, Replica, run
 

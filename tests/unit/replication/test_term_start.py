@@ -9,9 +9,9 @@ from engine.keeper.session import RequestKind
 from engine.replication.log_actions import DropRange
 from engine.replication.part_name import drop_range
 from engine.replication.part_store import MergeOptions
-from engine.replication.replica.queue_view import keeper_status
+from engine.replication.replica.queue.view import keeper_status
 from engine.replication.replica.switches import Activity
-from engine.testing.replication_disk import Damage
+from engine.testing.replication.disk import Damage
 from tests.unit.replication.support import Bench, P, Replica, simulated
 
 

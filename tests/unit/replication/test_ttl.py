@@ -13,18 +13,18 @@ from engine.replication.log_actions import MergeType
 from engine.replication.merge_selector import Candidate
 from engine.replication.part_name import PartName
 from engine.replication.part_store import Part, PartTtl
-from engine.replication.replica.recompression import (
+from engine.replication.replica.merging.recompression import (
     Codec,
     Recompression,
     due_since_s,
     recompressions_of,
 )
+from engine.replication.replica.merging.ttl_merges import TtlMerges
 from engine.replication.replica.switches import Activity
-from engine.replication.replica.ttl_merges import TtlMerges
 from engine.replication.settings import ReplicatedSettings
 from engine.replication.table_definition import TableDefinition
-from engine.testing.replication_disk import StoreDisk
-from engine.testing.replication_store import MemoryPartStore
+from engine.testing.replication.disk import StoreDisk
+from engine.testing.replication.store import MemoryPartStore
 from engine.testing.simulation import SimulationEnv
 from tests.unit.replication.live_support import Live, LiveReplica, P, run
 

@@ -16,7 +16,7 @@ from engine.replication.commands.mutate import create_mutation, kill_mutation, w
 from engine.replication.commands.optimize import Extent, OptimizeOptions, optimize
 from engine.replication.commands.waiting import Sync
 from engine.replication.quorum import LastQuorumParts
-from engine.replication.replica.cleanup_log import clean_log
+from engine.replication.replica.cleanup.log import clean_log
 from engine.replication.replica.switches import Activity
 from engine.replication.settings import ReplicatedSettings
 from tests.unit.replication.live_support import PATHS, Live, LiveReplica, P, check_equal, run

@@ -26,7 +26,7 @@ from engine.node.distributed.registry.tables import DistributedTable, Distribute
 from engine.node.distributed.sending.stage import Stages
 from engine.node.replicated.definitions.taking_place import Taking
 from engine.node.replicated.running.name_locks import NameLocks
-from engine.node.statement import Asked
+from engine.node.statements.statement import Asked
 from engine.part_storage import LIKE_ONE_THAT_IS_THERE, SCRATCH_DATABASE
 from engine.sql import AlterCommand, Statement
 from engine.sql.edit import Edit, apply_edits

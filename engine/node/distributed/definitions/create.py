@@ -24,7 +24,6 @@ from engine.distributed.delivery import TOKEN_SETTING
 from engine.env import Env
 from engine.errors import Code, OnclusterError, SqlError
 from engine.names import TableName
-from engine.node.asked_settings import settings_of
 from engine.node.distributed.definitions.replacing import Replacing, RunOther
 from engine.node.distributed.registry.catalog import DistributedRecord
 from engine.node.distributed.registry.create_sql import CreateText, as_create
@@ -36,7 +35,8 @@ from engine.node.distributed.sending.stage import Stages
 from engine.node.replicated.definitions.taking_place import Taking
 from engine.node.replicated.running.name_locks import NameLocks
 from engine.node.replicated.running.statements import done
-from engine.node.statement import Answer, Asked
+from engine.node.statements.asked_settings import settings_of
+from engine.node.statements.statement import Answer, Asked
 from engine.part_storage import LIKE_ONE_FOR_THE_SESSION
 from engine.sql import Statement, StatementKind, expand_macros
 

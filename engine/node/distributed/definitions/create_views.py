@@ -17,7 +17,7 @@ from engine.errors import Code, OnclusterError, SqlError
 from engine.names import quote_identifier, quote_string
 from engine.node.distributed.definitions.replacing import RunOther
 from engine.node.distributed.registry.tables import DistributedTables
-from engine.node.statement import Asked
+from engine.node.statements.statement import Asked
 from engine.sql import Statement
 from engine.sql.cursor import Cursor, NameRef
 from engine.sql.edit import Edit, apply_edits

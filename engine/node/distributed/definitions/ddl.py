@@ -23,7 +23,7 @@ from engine.node.distributed.sending.spools import Spools
 from engine.node.replicated.definitions.truncate_all import is_truncate_all, truncate_all
 from engine.node.replicated.running.name_locks import NameLocks
 from engine.node.replicated.running.statements import done
-from engine.node.statement import Answer, Asked
+from engine.node.statements.statement import Answer, Asked
 from engine.sql import Statement, StatementKind, parse_statement, tokenize
 
 log = logging.getLogger(__name__)

@@ -21,8 +21,8 @@ from engine.node.distributed.definitions.kept_expressions import (
 )
 from engine.node.distributed.registry.overlooked import OVERLOOKED
 from engine.node.distributed.registry.tables import DistributedTables
-from engine.node.merged_tables import literal
-from engine.node.statement import Answer, Asked
+from engine.node.statements.merged_tables import literal
+from engine.node.statements.statement import Answer, Asked
 from engine.sql import Statement, StatementKind
 from engine.sql.cursor import Cursor
 from engine.sql.kinds import AlterCommand

@@ -20,11 +20,11 @@ from uuid import UUID
 
 from engine.errors import OnclusterError
 from engine.names import TableName
-from engine.node.asked_settings import number, settings_of
 from engine.node.distributed.registry.tables import DistributedTable, DistributedTables
 from engine.node.distributed.sending.spools import Spools
 from engine.node.replicated.definitions.taking_place import Taking, check_place, is_temporary, temporary_name
-from engine.node.statement import Asked
+from engine.node.statements.asked_settings import number, settings_of
+from engine.node.statements.statement import Asked
 
 log = logging.getLogger(__name__)
 

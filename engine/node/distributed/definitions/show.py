@@ -9,9 +9,9 @@ from engine.names import quote_string
 from engine.node.distributed.registry.create_sql import with_engine
 from engine.node.distributed.registry.overlooked import OVERLOOKED
 from engine.node.distributed.registry.tables import DistributedTable, DistributedTables
-from engine.node.shown_tables import replaced_text, table_of_show_create
-from engine.node.statement import Answer, Asked, WholeAnswer
-from engine.node.system_tables import SystemView, words_of_select
+from engine.node.statements.statement import Answer, Asked, WholeAnswer
+from engine.node.system.shown_tables import replaced_text, table_of_show_create
+from engine.node.system.system_tables import SystemView, words_of_select
 from engine.part_storage import SCRATCH_DATABASE
 from engine.sql import Statement, StatementKind, Token
 from engine.sql.settings_clauses import settings_of_text

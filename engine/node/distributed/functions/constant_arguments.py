@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.names import quote_string
-from engine.node.asked_settings import usual_answers
 from engine.node.distributed.functions.table_functions import arguments_of, calls_of
-from engine.node.statement import Asked
+from engine.node.statements.asked_settings import usual_answers
+from engine.node.statements.statement import Asked
 from engine.sql.cursor import Cursor
 from engine.sql.edit import Edit, apply_edits
 from engine.sql.tokens import Token

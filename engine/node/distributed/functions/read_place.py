@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from engine.distributed.peers import Peer
 from engine.names import TableName, quote_for_url
 from engine.node.distributed.functions.inner_calls import InnerCalls
-from engine.node.statement import Asked
+from engine.node.statements.statement import Asked
 
 _PARAMETER = re.compile(r"\{\s*`?(\w+)`?\s*:")
 _NAME_NO_TABLES = (

@@ -10,8 +10,8 @@ from engine.distributed.select.plan import Analyse
 from engine.distributed.select.references import table_names
 from engine.distributed.select.two_phase import Describe
 from engine.errors import SqlError
-from engine.node.asked_settings import settings_of, usual_answers
-from engine.node.statement import Asked
+from engine.node.statements.asked_settings import settings_of, usual_answers
+from engine.node.statements.statement import Asked
 from engine.storage import Scope
 from engine.storage.statement_text import MAX_QUERY_SIZE
 

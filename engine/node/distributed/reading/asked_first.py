@@ -9,7 +9,6 @@ from functools import partial
 
 from engine.errors import Code, SqlError
 from engine.names import TableName
-from engine.node.asked_settings import flag, settings_of, usual_answers
 from engine.node.distributed.definitions.guard import is_mutation
 from engine.node.distributed.reading.failover import Failover
 from engine.node.distributed.reading.selects import DistributedSelects
@@ -32,7 +31,8 @@ from engine.node.distributed.reading.table_filters import (
     table_filters,
     with_filters_in_text,
 )
-from engine.node.statement import Asked
+from engine.node.statements.asked_settings import flag, settings_of, usual_answers
+from engine.node.statements.statement import Asked
 from engine.sql import Statement, StatementKind, parse_statement
 
 _WITH_CONDITION = frozenset(

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from engine.distributed.select import IS_CHECKED, Analysis
-from engine.node.statement import Asked
+from engine.node.statements.statement import Asked
 from engine.part_storage import LIKE_ONE_FOR_THE_SESSION
 
 DEPTH = re.compile(r"\s*/\* distributed depth (\d+) \*/")

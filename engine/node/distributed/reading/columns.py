@@ -9,12 +9,12 @@ from engine.distributed.peers import PeerShard
 from engine.distributed.select import SourceColumn
 from engine.errors import Code, OnclusterError, SqlError
 from engine.names import quote_identifier, quote_string
-from engine.node.asked_settings import flag
 from engine.node.distributed.functions.read_place import ReadPlace
 from engine.node.distributed.peers.peer_health import PeerHealth
 from engine.node.distributed.reading.alias_columns import value_on_shard
 from engine.node.distributed.reading.failover import GONE, received_from
 from engine.node.distributed.registry.tables import DistributedTable
+from engine.node.statements.asked_settings import flag
 
 _HIDDEN = ("MATERIALIZED", "ALIAS")
 

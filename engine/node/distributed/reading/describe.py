@@ -14,7 +14,7 @@ from engine.node.distributed.functions.read_place import place_of
 from engine.node.distributed.functions.table_functions import described_function, refused_to_readers
 from engine.node.distributed.peers.peer_health import PeerHealth
 from engine.node.distributed.reading.columns import described_elsewhere
-from engine.node.statement import Asked
+from engine.node.statements.statement import Asked
 
 
 async def with_description(

@@ -27,7 +27,7 @@ from engine.errors import Code, SqlError
 from engine.names import quote_identifier
 from engine.node.distributed.peers.peer_watch import PeerWatch
 from engine.node.distributed.reading.row_of_sums import sum_of, summed_columns, text_row
-from engine.node.reads_key import READS_PLACE
+from engine.node.statements.reads_key import READS_PLACE
 from engine.storage import QueryResult
 from engine.storage.awaited_values import MAX_COLUMNS, RANGES, Awaited
 
@@ -145,7 +145,7 @@ class EarlyClient:
 
 
 class EarlyStatement:
-    """Implements `engine.node.statement.Early` for one statement."""
+    """Implements `engine.node.statements.statement.Early` for one statement."""
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from engine.names import quote_identifier, quote_string
 from engine.node.distributed.registry.tables import DistributedTables
-from engine.node.statement import Asked
+from engine.node.statements.statement import Asked
 from engine.sql.cursor import Cursor
 from engine.sql.edit import Edit, apply_edits
 from engine.sql.parse import draft_of

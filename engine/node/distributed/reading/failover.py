@@ -34,7 +34,7 @@ from engine.node.distributed.reading.patience import patience_s, time_limit_s
 from engine.node.distributed.reading.quoted_text import with_place_in, without_shards
 from engine.node.distributed.reading.rows_to_read import ToRead
 from engine.node.distributed.registry.overlooked import explained
-from engine.node.statement import Answer, Asked
+from engine.node.statements.statement import Answer, Asked
 from engine.sql import Statement, StatementKind
 from engine.storage import QueryResult
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from engine.node.asked_settings import number
-from engine.node.statement import Asked
+from engine.node.statements.asked_settings import number
+from engine.node.statements.statement import Asked
 from engine.sql.cursor import Cursor
 from engine.sql.edit import apply_edits
 from engine.sql.settings_clauses import settings_in

@@ -23,8 +23,8 @@ from engine.node.distributed.reading.shard_reader import ShardReader
 from engine.node.distributed.reading.table_filters import table_filters
 from engine.node.distributed.reading.views import OF_CHDB, DistributedViews
 from engine.node.distributed.registry.tables import DistributedTables
-from engine.node.merged_tables import Merge, merge_calls, merge_of_engine, merged_tables
 from engine.node.replicated.running.local_tables import LocalTables
+from engine.node.statements.merged_tables import Merge, merge_calls, merge_of_engine, merged_tables
 
 _MAX_DEPTH = 20
 _FINAL = re.compile(r"\s*FINAL\b", re.IGNORECASE)

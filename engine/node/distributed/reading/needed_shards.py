@@ -15,8 +15,8 @@ from engine.distributed.select.shard_choice import IS_EXACT, key_columns, rows_o
 from engine.distributed.sharding import owner_of, slot_count, slot_expression
 from engine.errors import Code, SqlError
 from engine.names import quote_identifier, quote_string
-from engine.node.asked_settings import flag, number
 from engine.node.distributed.reading.zones import has_session_zone
+from engine.node.statements.asked_settings import flag, number
 from engine.storage import ChdbPool
 
 _ANY_KEY = "allow_nondeterministic_optimize_skip_unused_shards"

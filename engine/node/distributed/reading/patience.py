@@ -12,9 +12,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from engine.node.asked_settings import number
 from engine.node.distributed.reading.settings_around import settings_of_statement
-from engine.node.statement import Asked
+from engine.node.statements.asked_settings import number
+from engine.node.statements.statement import Asked
 
 USUAL_S = 300.0
 """Of a statement that says nothing, as chDB's profile has it (`engine.storage.layout`)."""

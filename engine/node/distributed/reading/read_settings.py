@@ -14,7 +14,7 @@ from engine.distributed.select import USUAL, Merging, Spread
 from engine.distributed.select.sides import Side, sides_of
 from engine.errors import Code, SqlError
 from engine.names import quote_for_url
-from engine.node.asked_settings import number
+from engine.node.statements.asked_settings import number
 from engine.sql.cursor import Cursor
 
 _FORWARDED = frozenset(

@@ -8,10 +8,10 @@ from dataclasses import replace
 from engine.distributed.select.plan import select_begins
 from engine.distributed.select.template import Slot, Template
 from engine.names import quote_identifier, quote_string
-from engine.node.asked_settings import UNLIMITED
 from engine.node.distributed.functions.table_functions import refused_to_readers
 from engine.node.distributed.reading.analyst import scope_of
-from engine.node.statement import Asked
+from engine.node.statements.asked_settings import UNLIMITED
+from engine.node.statements.statement import Asked
 from engine.sql.output import without_output_clauses
 from engine.storage import ChdbPool
 

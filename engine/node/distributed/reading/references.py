@@ -13,7 +13,6 @@ from engine.distributed.select import Analysis, SourceColumn, SourceTable
 from engine.distributed.select.model import virtual_columns
 from engine.distributed.select.references import Reference, alias_behind
 from engine.names import HostId, TableName
-from engine.node.asked_settings import flag
 from engine.node.distributed.functions.inner_calls import InnerCalls
 from engine.node.distributed.functions.read_place import ReadPlace, place_of
 from engine.node.distributed.functions.table_functions import refused_to_readers, table_functions
@@ -29,9 +28,10 @@ from engine.node.distributed.reading.table_filters import filter_of
 from engine.node.distributed.reading.views import names_read
 from engine.node.distributed.registry.tables import DistributedTable, DistributedTables
 from engine.node.distributed.sending.policy import skipping_of
-from engine.node.merged_tables import Merge, merge_calls
-from engine.node.statement import Asked
-from engine.node.temporary_tables import is_temporary
+from engine.node.statements.asked_settings import flag
+from engine.node.statements.merged_tables import Merge, merge_calls
+from engine.node.statements.statement import Asked
+from engine.node.statements.temporary_tables import is_temporary
 
 _FUNCTION = re.compile(r"\b(?:cluster|clusterAllReplicas|remote|remoteSecure)\s*\(", re.IGNORECASE)
 

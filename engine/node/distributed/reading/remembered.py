@@ -21,7 +21,7 @@ from engine.node.distributed.reading.early_reads import EarlyReads
 from engine.node.distributed.reading.failover import Read
 from engine.node.distributed.reading.rows_to_read import ToRead
 from engine.node.distributed.registry.tables import DistributedTable
-from engine.node.statement import Asked
+from engine.node.statements.statement import Asked
 
 MAX_ENTRIES = 512
 _MAX_CHARACTERS = 8192

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 from engine.distributed.peers import Peer
 from engine.errors import Code, OnclusterError, SqlError
-from engine.node.asked_settings import number
 from engine.node.distributed.peers.peer_health import PeerHealth
+from engine.node.statements.asked_settings import number
 
 log = logging.getLogger(__name__)
 

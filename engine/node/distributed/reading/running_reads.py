@@ -19,7 +19,7 @@ from engine.distributed.peers import Peer
 from engine.errors import OnclusterError
 from engine.node.distributed.peers.peer_health import PeerHealth
 from engine.node.distributed.reading.failover import Failover, first_line
-from engine.node.reads_key import kill_all_of
+from engine.node.statements.reads_key import kill_all_of
 
 log = logging.getLogger(__name__)
 

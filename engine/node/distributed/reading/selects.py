@@ -24,7 +24,6 @@ from engine.distributed.select.references import Reference, alias_behind, table_
 from engine.distributed.select.template import Template
 from engine.errors import Code, SqlError
 from engine.names import HostId
-from engine.node.asked_settings import flag, settings_of
 from engine.node.distributed.definitions.guard import check_merge
 from engine.node.distributed.definitions.kept_expressions import check_kept
 from engine.node.distributed.functions.constant_arguments import with_constants
@@ -57,9 +56,10 @@ from engine.node.distributed.reading.views import DistributedViews, names_read
 from engine.node.distributed.reading.zones import types_of
 from engine.node.distributed.registry.name_changes import is_among
 from engine.node.distributed.registry.tables import DistributedTables
-from engine.node.reads_key import new_reads_key
 from engine.node.replicated.running.local_tables import LocalTables
-from engine.node.statement import Asked
+from engine.node.statements.asked_settings import flag, settings_of
+from engine.node.statements.reads_key import new_reads_key
+from engine.node.statements.statement import Asked
 from engine.sql import Statement, StatementKind
 
 READING = frozenset(

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from engine.distributed.select.clauses import is_set_operator
 from engine.errors import Code, SqlError
-from engine.node.statement import Asked
+from engine.node.statements.statement import Asked
 from engine.sql.cursor import Cursor
 from engine.sql.settings_clauses import settings_in
 

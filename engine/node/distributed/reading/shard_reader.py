@@ -23,7 +23,6 @@ from engine.distributed.select import RemoteSelect, ShardSource, TooLong
 from engine.distributed.select.model import of_each_shard, union_all
 from engine.errors import Code, OnclusterError, SqlError
 from engine.names import TableName, quote_for_url, quote_identifier, quote_string
-from engine.node.asked_settings import flag, number
 from engine.node.distributed.functions.read_place import ReadPlace
 from engine.node.distributed.peers.asking_in_turn import AskingInTurn
 from engine.node.distributed.peers.peer_health import PeerHealth
@@ -38,7 +37,8 @@ from engine.node.distributed.reading.table_filters import filter_of, filter_sett
 from engine.node.distributed.reading.url_settings import settings_of_reads
 from engine.node.distributed.reading.zones import has_session_zone, with_zones
 from engine.node.distributed.sending.policy import policy_of
-from engine.node.reads_key import READS_PLACE
+from engine.node.statements.asked_settings import flag, number
+from engine.node.statements.reads_key import READS_PLACE
 
 MAX_URL_BYTES = 250_000
 """The request line of a node may have 1 MiB, as with ClickHouse."""

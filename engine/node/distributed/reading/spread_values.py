@@ -13,7 +13,6 @@ from functools import partial
 
 from engine.distributed.select import Spread
 from engine.errors import Code, SqlError
-from engine.node.asked_settings import flag, settings_of, usual_answers
 from engine.node.distributed.reading.analyst import Analyst
 from engine.node.distributed.reading.failover import Failover
 from engine.node.distributed.reading.global_joins import question_of_rows, rows_of, with_rows_of_joins
@@ -27,7 +26,8 @@ from engine.node.distributed.reading.subquery_values import (
     question_of,
     question_of_set,
 )
-from engine.node.statement import Asked
+from engine.node.statements.asked_settings import flag, settings_of, usual_answers
+from engine.node.statements.statement import Asked
 from engine.sql import Statement, parse_statement
 
 Turn = Callable[[Failover], AbstractAsyncContextManager[None]]

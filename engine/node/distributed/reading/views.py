@@ -20,9 +20,9 @@ from engine.node.distributed.reading.view_types import with_declared_types
 from engine.node.distributed.reading.view_virtuals import Virtuals
 from engine.node.distributed.registry.tables import DistributedTables
 from engine.node.replicated.running.local_tables import LocalTables
-from engine.node.statement import Asked
-from engine.node.temporary_tables import is_temporary
-from engine.node.view_parameters import view_calls, with_arguments
+from engine.node.statements.statement import Asked
+from engine.node.statements.temporary_tables import is_temporary
+from engine.node.statements.view_parameters import view_calls, with_arguments
 from engine.sql.cursor import Cursor, NameRef
 from engine.sql.edit import Edit, apply_edits
 

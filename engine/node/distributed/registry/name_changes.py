@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection
 
 from engine.names import TableName
-from engine.node.statement import Asked
+from engine.node.statements.statement import Asked
 from engine.sql import AlterCommand, Statement, StatementKind
 
 _K = StatementKind

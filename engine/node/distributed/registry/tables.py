@@ -20,8 +20,8 @@ from engine.node.distributed.registry.catalog import DistributedCatalog, Distrib
 from engine.node.distributed.registry.name_changes import NameChanges
 from engine.node.distributed.registry.table_gates import TableGates
 from engine.node.replicated.running.local_tables import LocalTable, LocalTables
-from engine.node.statement import Asked
-from engine.node.temporary_tables import is_temporary
+from engine.node.statements.statement import Asked
+from engine.node.statements.temporary_tables import is_temporary
 
 _MOST_REMEMBERED = 1000
 

@@ -20,8 +20,8 @@ from engine.node.distributed.sending.memory_stage import (
     TooMuchForMemory,
     fits,
 )
-from engine.node.staged_insert import streaming
-from engine.node.statement import Asked, WriteInput
+from engine.node.statements.staged_insert import streaming
+from engine.node.statements.statement import Asked, WriteInput
 from engine.storage import QueryResult
 from engine.storage.statement_text import InsertText, insert_with_rows
 

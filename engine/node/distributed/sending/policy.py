@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from engine.distributed.definition import DistributedDefinition, SkipMode
 from engine.distributed.delivery import Policy
 from engine.distributed.replica_choice import LoadBalancing
-from engine.node.asked_settings import flag, number
+from engine.node.statements.asked_settings import flag, number
 
 _BALANCING, _FIRST_OFFSET = "load_balancing", "load_balancing_first_offset"
 _IGNORED_ERRORS, _PREFERS_LOCAL = "distributed_replica_max_ignored_errors", "prefer_localhost_replica"

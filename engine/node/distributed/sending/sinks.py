@@ -14,7 +14,7 @@ from engine.distributed.peers import Peer
 from engine.env import Env
 from engine.errors import Code, SqlError
 from engine.names import HostId
-from engine.node.statement import Answer, Asked
+from engine.node.statements.statement import Answer, Asked
 from engine.storage import ChdbPool
 from engine.storage.statement_text import InsertText
 

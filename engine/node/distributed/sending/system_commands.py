@@ -9,7 +9,7 @@ from engine.errors import Code, SqlError
 from engine.node.distributed.registry.tables import DistributedTables
 from engine.node.distributed.sending.spools import Spools
 from engine.node.replicated.running.statements import done
-from engine.node.statement import Answer, Asked
+from engine.node.statements.statement import Answer, Asked
 from engine.sql import Statement, StatementKind
 
 _RESTORE = "RESTORE BROKEN DISTRIBUTED FILES"

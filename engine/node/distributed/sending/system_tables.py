@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from engine.node.distributed.sending.spools import Spools
-from engine.node.statement import Asked
-from engine.node.system_tables import Row
+from engine.node.statements.statement import Asked
+from engine.node.system.system_tables import Row
 from engine.sql import Token
 
 

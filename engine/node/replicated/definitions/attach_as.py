@@ -12,7 +12,7 @@ from engine.node.replicated.definitions.convert import Converter
 from engine.node.replicated.definitions.unconvert import Unconverter
 from engine.node.replicated.running.lifecycle import TableLifecycle
 from engine.node.replicated.running.statements import done
-from engine.node.statement import Answer, Asked
+from engine.node.statements.statement import Answer, Asked
 from engine.sql import Statement, StatementKind, tokenize
 
 

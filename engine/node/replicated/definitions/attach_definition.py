@@ -24,7 +24,7 @@ from engine.node.replicated.definitions.refusals import refuse_old_syntax
 from engine.node.replicated.running.catalog import TableRecord, TableState
 from engine.node.replicated.running.lifecycle import TableLifecycle
 from engine.node.replicated.running.statements import done
-from engine.node.statement import Answer, Asked
+from engine.node.statements.statement import Answer, Asked
 from engine.sql import Statement, StatementKind
 
 _KEEPER_WAIT_S = 5.0

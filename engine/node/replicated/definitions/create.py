@@ -36,7 +36,7 @@ from engine.node.replicated.definitions.taking_place import Taking, create_of
 from engine.node.replicated.running.catalog import TableState
 from engine.node.replicated.running.lifecycle import TableLifecycle
 from engine.node.replicated.running.statements import done
-from engine.node.statement import Answer, Asked
+from engine.node.statements.statement import Answer, Asked
 from engine.part_storage.hidden_settings import HIDDEN_SETTINGS
 from engine.replication.commands.create import CheckPlace
 from engine.replication.paths import TablePaths

@@ -15,9 +15,9 @@ from dataclasses import replace
 
 from engine.errors import Code, SqlError
 from engine.names import TableName, quote_identifier
-from engine.node.asked_settings import flag, settings_of
 from engine.node.replicated.running.local_tables import LocalTables
-from engine.node.statement import Asked
+from engine.node.statements.asked_settings import flag, settings_of
+from engine.node.statements.statement import Asked
 from engine.storage.layout import SCRATCH_DATABASE
 
 REFERENTIAL = "check_referential_table_dependencies"

@@ -25,7 +25,7 @@ from engine.node.replicated.running.catalog import TableRecord, TableState
 from engine.node.replicated.running.lifecycle import Leaves, TableLifecycle
 from engine.node.replicated.running.runtime import RunningTable
 from engine.node.replicated.running.statements import done
-from engine.node.statement import Answer, Asked
+from engine.node.statements.statement import Answer, Asked
 from engine.part_storage.hidden_settings import HIDDEN_SETTINGS
 from engine.sql import Statement, StatementKind, tokenize
 from engine.sql.settings_clauses import settings_of_text

@@ -12,7 +12,7 @@ from dataclasses import replace
 from engine.errors import Code, SqlError
 from engine.node.replicated.definitions.definition_sql import Definition, is_create_of_replicated
 from engine.node.replicated.running.statements import ReplicatedStatements
-from engine.node.statement import Answer, Asked
+from engine.node.statements.statement import Answer, Asked
 from engine.sql import Statement, parse_statement
 
 

@@ -8,7 +8,7 @@ from uuid import UUID
 from engine.names import TableName
 from engine.node.replicated.definitions.definition_sql import Definition
 from engine.node.replicated.running.catalog import TableRecord, TableState
-from engine.node.statement import Asked
+from engine.node.statements.statement import Asked
 from engine.part_storage.hidden_settings import HIDDEN_SETTINGS
 from engine.replication.paths import ReplicaPaths, TablePaths
 

@@ -16,7 +16,7 @@ from engine.node.replicated.running.catalog import TableRecord, TableState
 from engine.node.replicated.running.lifecycle import TableLifecycle
 from engine.node.replicated.running.runtime import RunningTable
 from engine.node.replicated.running.statements import StatementHandlers
-from engine.node.statement import Answer, Asked
+from engine.node.statements.statement import Answer, Asked
 from engine.sql import AlterCommand, Statement, StatementKind, parse_statement
 from engine.sql.cursor import Role
 from engine.sql.edit import Edit, apply_edits

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from engine.errors import Code, SqlError
 from engine.names import TableName
-from engine.node.asked_settings import flag, settings_of
 from engine.node.replicated.definitions.definition_sql import Definition
-from engine.node.statement import Asked
+from engine.node.statements.asked_settings import flag, settings_of
+from engine.node.statements.statement import Asked
 from engine.sql import Statement, StatementKind
 from engine.sql.cursor import Cursor
 

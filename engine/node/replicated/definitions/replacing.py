@@ -29,7 +29,7 @@ from engine.node.replicated.definitions.taking_place import Taking, check_place,
 from engine.node.replicated.running.catalog import TableState
 from engine.node.replicated.running.drop_limits import check_replaced
 from engine.node.replicated.running.lifecycle import Leaves, TableLifecycle
-from engine.node.statement import Asked
+from engine.node.statements.statement import Asked
 from engine.replication.paths import ReplicaPaths
 
 

@@ -14,10 +14,10 @@ from engine.node.replicated.definitions.definition_sql import REPLICATED, Defini
 from engine.node.replicated.running.catalog import TableRecord, TableState
 from engine.node.replicated.running.lifecycle import TableLifecycle
 from engine.node.replicated.running.local_tables import LocalTable
-from engine.node.shown_tables import replaced_text, table_of_show_create
-from engine.node.statement import Answer, Asked, WholeAnswer
-from engine.node.system_tables import words_of_select
-from engine.node.temporary_tables import is_temporary
+from engine.node.statements.statement import Answer, Asked, WholeAnswer
+from engine.node.statements.temporary_tables import is_temporary
+from engine.node.system.shown_tables import replaced_text, table_of_show_create
+from engine.node.system.system_tables import words_of_select
 from engine.part_storage.hidden_settings import HIDDEN_SETTINGS
 from engine.part_storage.workers import SCRATCH_DATABASE
 from engine.sql import Statement, StatementKind, Token

@@ -15,7 +15,7 @@ from engine.ddl.attempt import Fence
 from engine.errors import SqlError
 from engine.names import TableName, quote_identifier, quote_string
 from engine.node.replicated.running.local_tables import LocalTables
-from engine.node.statement import Asked
+from engine.node.statements.statement import Asked
 from engine.sql import Statement
 from engine.sql.cursor import Cursor
 from engine.sql.settings_clauses import settings_of_text

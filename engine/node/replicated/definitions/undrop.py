@@ -30,7 +30,7 @@ from engine.node.replicated.running.lifecycle import TableLifecycle
 from engine.node.replicated.running.local_tables import LocalTable
 from engine.node.replicated.running.runtime import RunningTable
 from engine.node.replicated.running.statements import done
-from engine.node.statement import Answer, Asked
+from engine.node.statements.statement import Answer, Asked
 from engine.replication.commands.restore import attach_restored
 from engine.sql import Statement, StatementKind
 

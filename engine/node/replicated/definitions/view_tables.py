@@ -27,7 +27,6 @@ from engine.ddl.attempt import Fence
 from engine.env import Env
 from engine.errors import Code, OnclusterError, SqlError, Unavailable, UnknownOutcome
 from engine.names import TableName, quote_identifier
-from engine.node.asked_settings import flag, settings_of
 from engine.node.replicated.definitions.create import CreateStatements, RunInsert
 from engine.node.replicated.definitions.definition_sql import Definition, is_create_of_replicated
 from engine.node.replicated.definitions.leftovers import drop_leftover, note_view, undo
@@ -36,7 +35,8 @@ from engine.node.replicated.definitions.view_definition import ViewDefinition, i
 from engine.node.replicated.running.catalog import TableRecord
 from engine.node.replicated.running.lifecycle import TableLifecycle
 from engine.node.replicated.running.statements import done
-from engine.node.statement import Answer, Asked
+from engine.node.statements.asked_settings import flag, settings_of
+from engine.node.statements.statement import Answer, Asked
 from engine.sql import Statement, StatementKind
 
 CheckSources = Callable[[Asked], Awaitable[None]]

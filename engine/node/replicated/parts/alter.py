@@ -20,7 +20,6 @@ from typing import Protocol
 from engine.errors import Code, SqlError
 from engine.keeper.base import Op
 from engine.names import TableName, quote_string
-from engine.node.asked_settings import flag, number, settings_of
 from engine.node.replicated.parts.index_sql import index_command
 from engine.node.replicated.parts.local_alter import settings_commands, take_out
 from engine.node.replicated.parts.mutation_checks import MutationChecks
@@ -40,7 +39,8 @@ from engine.node.replicated.running.runtime import ReplicatedTables, RunningTabl
 from engine.node.replicated.running.statements import done
 from engine.node.replicated.running.table_readonly import check_writable
 from engine.node.replicated.running.waiting import sync_of, wait_for_inactive_s
-from engine.node.statement import Answer, Asked
+from engine.node.statements.asked_settings import flag, number, settings_of
+from engine.node.statements.statement import Answer, Asked
 from engine.part_storage import HIDDEN_SETTINGS
 from engine.part_storage.dropping import dropped_columns
 from engine.part_storage.workers import ASKED_IN_PLANS

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from engine.errors import Code, SqlError
 from engine.names import quote_string
-from engine.node.asked_settings import flag, settings_of
 from engine.node.replicated.running.runtime import ReplicatedTables
-from engine.node.statement import Answer, Asked, WholeAnswer
+from engine.node.statements.asked_settings import flag, settings_of
+from engine.node.statements.statement import Answer, Asked, WholeAnswer
 from engine.replication.part_checksums import PartDiffers
 from engine.replication.part_name import PartName
 from engine.sql import Statement, StatementKind, TokenKind, literal_value

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from engine.names import quote_string
 from engine.node.replicated.running.runtime import ReplicatedTables
-from engine.node.statement import Asked
+from engine.node.statements.statement import Asked
 from engine.part_storage.table_state import PASSING_MARK
 from engine.part_storage.workers import SCRATCH_DATABASE
 from engine.sql import Token

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from engine.names import quote_string
 from engine.node.replicated.parts.local_parts import on_local_parts
 from engine.node.replicated.running.runtime import RunningTable
-from engine.node.statement import Asked
+from engine.node.statements.statement import Asked
 from engine.sql import TokenKind, literal_value
 from engine.sql.cursor import Cursor
 from engine.sql.edit import Edit, apply_edits

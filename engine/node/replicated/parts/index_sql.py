@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from engine.errors import Code, SqlError
 from engine.names import quote_identifier
-from engine.node.asked_settings import flag, settings_of
-from engine.node.statement import Asked
+from engine.node.statements.asked_settings import flag, settings_of
+from engine.node.statements.statement import Asked
 from engine.part_storage.alter_statements import split_by_commas
 from engine.sql import Statement, StatementKind
 from engine.sql.cursor import Cursor

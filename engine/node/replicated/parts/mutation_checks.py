@@ -19,9 +19,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from engine.errors import Code, SqlError
-from engine.node.asked_settings import flag, settings_of
 from engine.node.replicated.parts.partition_sql import AlterPiece
-from engine.node.statement import Asked
+from engine.node.statements.asked_settings import flag, settings_of
+from engine.node.statements.statement import Asked
 from engine.part_storage.part_columns import refuse_untellable
 from engine.sql import AlterCommand
 from engine.sql.cursor import Cursor

@@ -17,8 +17,8 @@ from engine.errors import Code, SqlError
 from engine.names import TableName, quote_string
 from engine.node.replicated.parts.parts_view import MutationsView
 from engine.node.replicated.running.runtime import ReplicatedTables
-from engine.node.statement import Answer, Asked, WholeAnswer
-from engine.node.system_tables import SystemTables
+from engine.node.statements.statement import Answer, Asked, WholeAnswer
+from engine.node.system.system_tables import SystemTables
 from engine.replication.commands.mutate import kill_mutation
 from engine.sql import Statement, StatementKind, parse_statement
 from engine.sql.cursor import Cursor

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 
 from engine.errors import Code, SqlError
 from engine.names import TableName
-from engine.node.asked_settings import flag, settings_of
 from engine.node.replicated.parts.dry_run import dry_run, is_dry_run
 from engine.node.replicated.running.runtime import ReplicatedTables
 from engine.node.replicated.running.statements import done
 from engine.node.replicated.running.table_readonly import check_writable
 from engine.node.replicated.running.waiting import sync_of, wait_for_inactive_s
-from engine.node.statement import Answer, Asked
+from engine.node.statements.asked_settings import flag, settings_of
+from engine.node.statements.statement import Answer, Asked
 from engine.replication.columns import DefaultKind
 from engine.replication.commands.optimize import Extent, OptimizeOptions, optimize
 from engine.sql import Statement, StatementKind, TokenKind, literal_value

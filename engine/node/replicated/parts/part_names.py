@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from engine.errors import SqlError
 from engine.names import quote_identifier, quote_string
 from engine.node.replicated.running.runtime import ReplicatedTables, RunningTable
-from engine.node.statement import Asked
+from engine.node.statements.statement import Asked
 from engine.sql import Statement, StatementKind
 from engine.sql.cursor import Cursor
 from engine.sql.sources import read_tables

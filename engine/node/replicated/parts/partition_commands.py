@@ -16,15 +16,15 @@ from typing import assert_never
 from engine.errors import Code, KeeperAnswer, MultiFailed, NoNode, NotEmpty, SqlError
 from engine.keeper.base import Op, Remove
 from engine.names import TableName, quote_string
-from engine.node.asked_settings import flag, number, settings_of
 from engine.node.replicated.parts.local_parts import on_local_parts
 from engine.node.replicated.parts.partition_sql import Action, PartitionCommand, Subject
 from engine.node.replicated.running.drop_limits import check_part, check_partition, check_table
 from engine.node.replicated.running.runtime import ReplicatedTables
 from engine.node.replicated.running.table_readonly import check_writable
 from engine.node.replicated.running.waiting import sync_of, wait_for_inactive_s
-from engine.node.statement import Asked
-from engine.node.temporary_tables import is_temporary
+from engine.node.statements.asked_settings import flag, number, settings_of
+from engine.node.statements.statement import Asked
+from engine.node.statements.temporary_tables import is_temporary
 from engine.part_storage import ChdbPartStore
 from engine.replication.commands import partitions
 from engine.replication.commands.drop_range import StepFence

@@ -23,8 +23,8 @@ from collections.abc import Iterable, Mapping
 from engine.errors import Code
 from engine.names import quote_identifier, quote_string
 from engine.node.replicated.running.runtime import ReplicatedTables
-from engine.node.statement import Asked
-from engine.node.system_tables import words_of_select
+from engine.node.statements.statement import Asked
+from engine.node.system.system_tables import words_of_select
 from engine.part_storage.mutation_scratch import split_commands
 from engine.part_storage.part_uuid import uuid_of
 from engine.part_storage.workers import SCRATCH_DATABASE

@@ -16,12 +16,12 @@ from dataclasses import replace
 
 from engine.errors import Code, SqlError
 from engine.names import quote_string
-from engine.node.asked_settings import flag, settings_of
 from engine.node.replicated.rows import mutated_reads
 from engine.node.replicated.rows.read_tables import Readings, ReadTables
 from engine.node.replicated.running.local_tables import LocalTables
 from engine.node.replicated.running.runtime import ReplicatedTables, RunningTable
-from engine.node.statement import Asked
+from engine.node.statements.asked_settings import flag, settings_of
+from engine.node.statements.statement import Asked
 from engine.part_storage.part_uuid import uuid_of
 from engine.replication.commands.consistent_read import max_blocks
 from engine.sql import Statement, StatementKind

@@ -18,7 +18,7 @@ from engine.names import TableName, quote_string
 from engine.node.replicated.definitions.definition_sql import Definition, is_create_of_replicated
 from engine.node.replicated.rows.views import Feeder, ViewGraph
 from engine.node.replicated.running.runtime import ReplicatedTables
-from engine.node.statement import Answer, Asked
+from engine.node.statements.statement import Answer, Asked
 from engine.sql import Statement, StatementKind, TokenKind, literal_value, parse_statement
 from engine.sql.cursor import Cursor
 from engine.sql.sources import read_tables

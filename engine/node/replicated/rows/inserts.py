@@ -17,14 +17,14 @@ from dataclasses import replace
 
 from engine.errors import Code, SqlError
 from engine.names import TableName
-from engine.node.asked_settings import flag, number
 from engine.node.replicated.rows.insert_sql import InsertSql
 from engine.node.replicated.rows.unmerged_rows import copy_rows, partition_by
 from engine.node.replicated.rows.views import ViewPush
 from engine.node.replicated.running.runtime import ReplicatedTables, RunningTable
-from engine.node.staged_errors import errors_about
-from engine.node.staged_insert import StagedInserts, Write, streaming
-from engine.node.statement import Answer, Asked, WholeAnswer
+from engine.node.statements.asked_settings import flag, number
+from engine.node.statements.staged_errors import errors_about
+from engine.node.statements.staged_insert import StagedInserts, Write, streaming
+from engine.node.statements.statement import Answer, Asked, WholeAnswer
 from engine.replication.commands.insert import AUTO_QUORUM, Inserter, InsertOptions
 from engine.replication.table_metadata import MergingMode
 from engine.storage import QueryResult

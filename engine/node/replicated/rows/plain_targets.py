@@ -12,7 +12,7 @@ from engine.node.replicated.definitions.cloning import clone_in
 from engine.node.replicated.definitions.truncate_all import Run
 from engine.node.replicated.running.runtime import ReplicatedTables
 from engine.node.replicated.running.statements import done
-from engine.node.statement import Answer, Asked
+from engine.node.statements.statement import Answer, Asked
 from engine.sql import AlterCommand, Statement, StatementKind
 from engine.sql.cursor import Role
 from engine.sql.edit import Edit, apply_edits

@@ -6,11 +6,11 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 
 from engine.names import TableName, quote_string
-from engine.node.merged_tables import Merge, Merged, merge_calls, merge_of_engine, merged_tables
 from engine.node.replicated.running.local_tables import LocalTables
 from engine.node.replicated.running.runtime import ReplicatedTables, RunningTable
-from engine.node.statement import Asked
-from engine.node.view_parameters import view_calls
+from engine.node.statements.merged_tables import Merge, Merged, merge_calls, merge_of_engine, merged_tables
+from engine.node.statements.statement import Asked
+from engine.node.statements.view_parameters import view_calls
 from engine.sql.cursor import Cursor
 from engine.sql.sources import read_tables
 

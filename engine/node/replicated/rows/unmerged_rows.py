@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from engine.env import Env
 from engine.errors import Code, SqlError
 from engine.names import TableName, quote_identifier
-from engine.node.statement import Asked
+from engine.node.statements.statement import Asked
 from engine.part_storage.insert_stage import stored_columns_query
 from engine.part_storage.workers import LIKE_ONE_THAT_IS_THERE, SCRATCH_DATABASE
 from engine.replication.table_metadata import TableMetadata

@@ -35,13 +35,13 @@ from engine.ddl.attempt import Fence
 from engine.env import Env
 from engine.errors import Code, OnclusterError, SqlError
 from engine.names import TableName, quote_identifier, quote_string
-from engine.node.asked_settings import flag
 from engine.node.replicated.rows.insert_sql import InsertSql
 from engine.node.replicated.rows.unmerged_rows import copy_rows, stored_columns, unmerged_rows
 from engine.node.replicated.rows.view_sql import reading_from
 from engine.node.replicated.running.runtime import InsertStage, ReplicatedTables, RunningTable
-from engine.node.staged_insert import Write
-from engine.node.statement import Asked
+from engine.node.statements.asked_settings import flag
+from engine.node.statements.staged_insert import Write
+from engine.node.statements.statement import Asked
 from engine.part_storage.workers import LIKE_ONE_THAT_IS_THERE, SCRATCH_DATABASE
 from engine.replication.columns import DefaultKind
 from engine.replication.commands.insert import Inserted, InsertOptions

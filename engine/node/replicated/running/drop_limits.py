@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from engine.errors import Code, SqlError
 from engine.names import TableName
-from engine.node.asked_settings import number, settings_of
 from engine.node.replicated.running.local_tables import LocalTables
-from engine.node.statement import Asked
+from engine.node.statements.asked_settings import number, settings_of
+from engine.node.statements.statement import Asked
 from engine.replication.part_name import PartName
 from engine.replication.replica.context import ReplicaContext
 

@@ -18,7 +18,7 @@ from engine.errors import Code, SqlError
 from engine.names import TableName
 from engine.node.replicated.running.catalog import TableRecord
 from engine.node.replicated.running.local_tables import LocalTable
-from engine.node.statement import Asked
+from engine.node.statements.statement import Asked
 from engine.replication.commands.create import Created
 from engine.replication.part_name import PartName
 from engine.replication.part_store import NewPart, PartStore

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from engine.node.hosts_answer import NOTHING
-from engine.node.statement import Answer, Asked, WholeAnswer
+from engine.node.statements.hosts_answer import NOTHING
+from engine.node.statements.statement import Answer, Asked, WholeAnswer
 from engine.sql import Statement
 
 

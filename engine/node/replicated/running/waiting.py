@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from engine.node.asked_settings import number, settings_of
-from engine.node.statement import Asked
+from engine.node.statements.asked_settings import number, settings_of
+from engine.node.statements.statement import Asked
 from engine.replication.commands.waiting import Sync
 
 _ALTER_SYNC = ("alter_sync", "replication_alter_partitions_sync")

@@ -1,0 +1,1 @@
+"""Statements of clients on their way through the node; `router.py` is where they come in."""

@@ -1,0 +1,1 @@
+"""What a replica tidies up by itself; `turns.py` says when."""

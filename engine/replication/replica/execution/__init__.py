@@ -1,0 +1,1 @@
+"""Entries of the queue are executed: a module for each kind, and the runner that calls them."""

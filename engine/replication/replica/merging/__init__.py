@@ -1,0 +1,1 @@
+"""What is merged and mutated, and when; `assigner.py` writes it into the log."""

@@ -1,0 +1,1 @@
+"""Replicas in a simulation: faults, users, and the checkers of R1 to R8."""
