@@ -103,7 +103,7 @@ def _no_project_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
 
 @pytest.fixture(scope="session")
 def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
-    server = EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper"))
+    server = EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper"), ends_with_parent=True)
     server.start_blocking()
     yield server
     server.stop_blocking()

@@ -83,7 +83,9 @@ StartReal = Callable[..., Awaitable[RealQueue]]
 
 @pytest.fixture(scope="module")
 def zookeeper_config(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper]:
-    server = EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper"), is_durable=False, env=ENV)
+    server = EmbeddedZooKeeper(
+        tmp_path_factory.mktemp("zookeeper"), is_durable=False, ends_with_parent=True, env=ENV
+    )
     server.start_blocking()
     yield server.config
     server.stop_blocking()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import secrets
 import shutil
 import subprocess
 import tempfile
@@ -14,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from engine.ports import free_ports
+from engine.processes import ProcessId
+from engine.testing.guard import Guard
 
 
 def _postgresql_binaries() -> Path | None:
@@ -49,11 +52,15 @@ def postgresql_server() -> Iterator[str]:
     call(f"{binaries}/initdb", "-A", "trust", "-U", "postgres", "-D", str(data))
     options = f"-p {port} -k {home} -c listen_addresses=127.0.0.1 -c fsync=off"
     start = (f"{binaries}/pg_ctl", "-D", str(data), "-w", "-o", options, "-l", str(home / "log"), "start")
+    guard = Guard(secrets.token_hex(16))
+    guard.start()  # a worker of pytest-xdist is killed where somebody presses Ctrl-C
     call(*start)
     try:
+        guard.also(ProcessId.of(int((data / "postmaster.pid").read_text().split()[0])))
         yield f"postgresql://postgres@127.0.0.1:{port}"
     finally:
         call(f"{binaries}/pg_ctl", "-D", str(data), "-w", "-m", "immediate", "stop")
+        guard.close()
         shutil.rmtree(home, ignore_errors=True)
 
 
