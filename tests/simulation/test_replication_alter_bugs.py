@@ -41,7 +41,7 @@ def an_alter_overwrites_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(alter, "SetData", unfenced)
 
 
-@BUGS.add("R8", first=6, has_alters=True, fault_rate=0.0, steps=14)
+@BUGS.add("R8", first=10, has_alters=True, has_merges=True, fault_rate=0.0, steps=20, seeds=300)
 def data_is_rewritten_before_the_metadata_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where others than the one that was asked for the ALTER apply it later."""
     reason = queue_rules._reason_against_merging
