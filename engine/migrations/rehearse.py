@@ -304,6 +304,9 @@ class _Stage:
     differences: list[Difference] = field(default_factory=list)
     unrehearsed: set[str] = field(default_factory=lambda: {"system"})
     """Names of tables and databases that are not there because of that. A server has more system tables."""
+    functions: Mapping[Named, str] | None = None
+    """As they were seen; None behind a statement that may have changed them. chDB goes through all of its own
+    to find them, which takes longer than a statement of a migration."""
 
     async def play(self, migration: Migration, phase: Phase) -> bool:
         """Whether every statement succeeded; the first that does not ends the phase."""
@@ -332,7 +335,7 @@ class _Stage:
         statements += [name.created(text) for name, text in wanted.items() if name not in found]
         for sql in statements:
             try:
-                await self.scratch.execute(sql, settings={**LENIENT, "check_table_dependencies": "0"})
+                await self._execute(sql, settings={**LENIENT, "check_table_dependencies": "0"})
             except SqlError as error:
                 logger.info("rehearsal.not_put_back sql=%s error=%s", redact(sql), redact_prose(str(error)))
 
@@ -345,17 +348,24 @@ class _Stage:
             r"AND name NOT LIKE '.inner%'"
         )
         databases = await self.scratch.rows("SELECT name, engine FROM system.databases")
-        functions = await self.scratch.rows(
-            "SELECT name, create_query FROM system.functions WHERE origin = 'SQLUserDefined'"
-        )
+        if self.functions is None:
+            functions = await self.scratch.rows(
+                "SELECT name, create_query FROM system.functions WHERE origin = 'SQLUserDefined'"
+            )
+            self.functions = {Named("function", name): query for name, query in functions}
         return {
             **{Named("database", name): engine for name, engine in databases},
             **{
                 Named("table", name, database): _PRIMARY_KEY_SAID.sub(r" ORDER BY \1", query)
                 for database, name, query in tables
             },
-            **{Named("function", name): query for name, query in functions},
+            **self.functions,
         }
+
+    async def _execute(self, sql: str, *, settings: Mapping[str, str]) -> None:
+        if "FUNCTION" in sql.upper():
+            self.functions = None
+        await self.scratch.execute(sql, settings=settings)
 
     async def _statement(
         self, migration: Migration, script: Script, statement: ScriptStatement, phase: Phase
@@ -391,7 +401,7 @@ class _Stage:
         try:
             if wanted.sql is not None:
                 settings = {setting.name: setting.value for setting in entry.settings}
-                await self.scratch.execute(wanted.sql, settings=settings)
+                await self._execute(wanted.sql, settings=settings)
                 return RehearsalState.OK, code, error, note
         except ReplyLost as lost:
             # The statement brought chDB down. Whatever is asked next raises the same and ends the rehearsal.

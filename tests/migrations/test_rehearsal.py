@@ -69,6 +69,25 @@ async def test_the_demo_s_migrations_pass_their_rehearsal_and_the_real_parser(cl
 
 
 @pytest.mark.slow
+async def test_functions_count_that_come_go_and_are_left_over(tmp_path: Path) -> None:
+    result = await of(
+        tmp_path,
+        {
+            "0_d.down.sql": "DROP DATABASE IF EXISTS d",
+            "1_a.up.sql": "CREATE FUNCTION IF NOT EXISTS plus_one AS (x) -> x + 1",
+            "1_a.down.sql": "DROP FUNCTION IF EXISTS plus_one",
+            "2_b.up.sql": "CREATE FUNCTION IF NOT EXISTS plus_two AS (x) -> x + 2",
+            "2_b.down.sql": "CREATE TABLE IF NOT EXISTS d.b (x Int8) ENGINE = Log; DROP TABLE IF EXISTS d.b",
+        },
+    )
+    assert result.failures == ()
+    assert [(each.version, each.phase, each.name, each.expected) for each in result.differences] == [
+        (2, Phase.DOWN, "function plus_two", None),
+        (0, Phase.DOWN_AT_THE_END, "function plus_two", None),
+    ]
+
+
+@pytest.mark.slow
 async def test_a_mistake_is_found_at_its_statement_and_later_migrations_are_not_tried(tmp_path: Path) -> None:
     result = await of(
         tmp_path,
