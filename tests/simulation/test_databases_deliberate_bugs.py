@@ -38,12 +38,12 @@ def an_entry_is_passed_over_while_its_initiator_is_at_it(monkeypatch: pytest.Mon
     monkeypatch.setattr(ReplicatedDatabase, "_wait_for_initiator", returns)
 
 
-@BUGS.add("B1", first=9)
+@BUGS.add("B1")
 def a_session_begins_without_a_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comparison, "fits", lambda schema, digest: True)
 
 
-@BUGS.add("B3", seeds=300, first=255)
+@BUGS.add("B3", seeds=300)
 def what_was_put_away_goes_before_the_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
     compare = comparison.compare
 
@@ -55,7 +55,7 @@ def what_was_put_away_goes_before_the_comparison(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(worker, "compare", settles_first)
 
 
-@BUGS.add("B3", first=41)
+@BUGS.add("B3")
 def what_was_put_away_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     async def create(self: ModelSchema, name: str, text: str) -> None:
         await self.settle()
@@ -64,7 +64,7 @@ def what_was_put_away_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ModelSchema, "create", create)
 
 
-@BUGS.add("B3", first=41)
+@BUGS.add("B3")
 def what_differs_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     async def drop(env: Env, schema: LocalSchema, name: str, text: str, max_log_ptr: int) -> None:
         await schema.drop(name)
