@@ -322,6 +322,22 @@ def test_statements_side_by_side_run_as_if_each_stood_alone(pair: Pair) -> None:
     assert n1.query("SELECT zookeeper_path FROM system.replicas WHERE table = 'par'").endswith("par_too\n")
 
 
+def test_of_a_backup_only_plain_tables_are_restored_and_by_name(pair: Pair) -> None:
+    """Rows of replicated ones would come to this node only."""
+    pair.table()
+    n1 = pair.n1
+    n1.query("CREATE TABLE d.backed (a Int8) ENGINE = MergeTree ORDER BY a")
+    n1.query("INSERT INTO d.backed VALUES (1)")
+    n1.query("BACKUP TABLE d.backed TO Memory('backed')", session_id="backup")
+    n1.query("DROP TABLE d.backed SYNC")
+    for what in ("DATABASE d", "DATABASE d AS e", "ALL"):
+        refused(n1.post(f"RESTORE {what} FROM Memory('backed')", session_id="backup"), 48)
+    assert n1.query("EXISTS d.backed") == "0\n"
+    n1.query("RESTORE TABLE d.backed FROM Memory('backed')", session_id="backup")
+    assert n1.query("SELECT a FROM d.backed") == "1\n"
+    n1.query("DROP TABLE d.backed SYNC")
+
+
 def test_policies_on_a_replicated_table_are_chdbs(pair: Pair) -> None:
     """It has no place for them, so there are none to drop."""
     t = pair.table()
