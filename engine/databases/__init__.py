@@ -10,6 +10,7 @@ from engine.databases.digest import digest_of
 from engine.databases.joining import drop_other_replica
 from engine.databases.outcomes import OUTPUT_COLUMNS, ReplicaRow
 from engine.databases.paths import DatabasePaths, ReplicaName
+from engine.databases.replica import DatabaseReplica
 from engine.databases.schema import Commit, LocalSchema
 from engine.databases.settings import DatabaseSettings
 
@@ -20,6 +21,7 @@ __all__ = [
     "Commit",
     "DatabaseCluster",
     "DatabasePaths",
+    "DatabaseReplica",
     "DatabaseSettings",
     "DatabaseStatus",
     "LocalSchema",

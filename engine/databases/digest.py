@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from engine.ddl.text import encode_bytes
 from engine.siphash import siphash128
 
+LOST_DIGEST = b"42"
+"""No digest is this one: a replica that has it in Keeper is recovered."""
+
 _MODULUS = 1 << 64
 
 

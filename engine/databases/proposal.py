@@ -13,10 +13,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from engine.databases.cluster import is_there
 from engine.databases.digest import digest_of
 from engine.databases.numbering import on_same_session
-from engine.databases.paths import DatabasePaths, ReplicaName
-from engine.databases.schema import LocalSchema
+from engine.databases.replica import DatabaseReplica
 from engine.ddl.text import encode_bytes
-from engine.env import Env
 from engine.errors import (
     Code,
     ConnectionLoss,
@@ -27,7 +25,6 @@ from engine.errors import (
     SqlError,
 )
 from engine.keeper.base import Create, Keeper, Op, Remove, SetData
-from engine.keeper.recipes import SessionHolder
 
 _KEEPER_WAIT_S = 300.0
 
@@ -36,28 +33,13 @@ class Proposal:
     """One entry; implements `Commit`."""
 
     def __init__(
-        self,
-        keeper: Keeper,
-        holder: SessionHolder,
-        env: Env,
-        paths: DatabasePaths,
-        me: ReplicaName,
-        number: int,
-        schema: LocalSchema,
-        *,
-        once_per_shard: bool,
-        is_active: bool,
+        self, keeper: Keeper, replica: DatabaseReplica, number: int, *, once_per_shard: bool
     ) -> None:
-        """`is_active`: `active/<me>` is there, and goes with the commit."""
+        """Of `keeper`'s session. `active/<me>` is there, and goes with the commit."""
         self._keeper = keeper
-        self._holder = holder
-        self._env = env
-        self._paths = paths
-        self._me = me
+        self._replica = replica
         self.number = number
-        self._schema = schema
         self._once_per_shard = once_per_shard
-        self._is_active = is_active
         self.changes: Mapping[str, str | None] = {}
         self.is_committed = False
         self._is_used = False
@@ -81,9 +63,9 @@ class Proposal:
     async def ops(self, changes: Mapping[str, str | None]) -> Sequence[Op]:
         self._is_used = True
         self.changes = changes
-        paths, me = self._paths, self._me
+        paths, me = self._replica.paths, self._replica.me
         texts: dict[str, str] = {
-            name: text for name, text in self._schema.texts().items() if name not in changes
+            name: text for name, text in self._replica.schema.texts().items() if name not in changes
         }
         texts |= {name: text for name, text in changes.items() if text is not None}
         name = encode_bytes(str(me))
@@ -95,9 +77,8 @@ class Proposal:
             Create(paths.entry(self.number, f"finished/{me}"), b"0\n"),
             Create(paths.entry(self.number, f"synced/{me}"), b"0\n"),
             SetData(paths.replica(me, "digest"), str(digest_of(texts)).encode()),
+            Remove(paths.entry(self.number, f"active/{me}")),
         ]
-        if self._is_active:
-            ops.append(Remove(paths.entry(self.number, f"active/{me}")))
         if self._once_per_shard:
             ops += [
                 Create(paths.entry(self.number, "shards")),
@@ -107,8 +88,8 @@ class Proposal:
         return [*ops, *await self._metadata_ops(changes)]
 
     async def _metadata_ops(self, changes: Mapping[str, str | None]) -> list[Op]:
-        nodes = [self._paths.table(name) for name in changes]
-        stats = await on_same_session(self._env, lambda: self._keeper.exists_many(nodes))
+        nodes = [self._replica.paths.table(name) for name in changes]
+        stats = await on_same_session(self._replica.env, lambda: self._keeper.exists_many(nodes))
         ops: list[Op] = []
         for node, stat, text in zip(nodes, stats, changes.values(), strict=True):
             if text is None:
@@ -125,7 +106,7 @@ class Proposal:
         when Keeper cannot be asked for long."""
         while True:
             try:
-                keeper = await self._holder.get(timeout_s=_KEEPER_WAIT_S)
+                keeper = await self._replica.holder.get(timeout_s=_KEEPER_WAIT_S)
             except KeeperUnavailable as error:
                 raise OperationTimeout(
                     f"Nobody knows whether entry {self.number} of the database's log was committed: "
@@ -133,9 +114,9 @@ class Proposal:
                     hint="When Keeper is back this replica finds out, and is put right if need be.",
                 ) from error
             try:
-                await keeper.sync(self._paths.root)
-                committed = await is_there(keeper, self._paths.entry(self.number, "committed"))
-                has_try = await keeper.exists(self._paths.entry(self.number, "try")) is not None
+                await keeper.sync(self._replica.paths.root)
+                committed = await is_there(keeper, self._replica.paths.entry(self.number, "committed"))
+                has_try = await keeper.exists(self._replica.paths.entry(self.number, "try")) is not None
                 if committed is not None:
                     self.is_committed = True
                     return True
@@ -143,7 +124,7 @@ class Proposal:
                     return False
             except (ConnectionLoss, OperationTimeout, SessionExpired):
                 pass
-            await self._env.sleep(0.2)
+            await self._replica.env.sleep(0.2)
 
 
 def _cancelled(number: int, why: str) -> SqlError:

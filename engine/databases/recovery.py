@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from engine.databases.cluster import is_there
 from engine.databases.digest import digest_of
 from engine.databases.paths import DatabasePaths, ReplicaName
+from engine.databases.replica import DatabaseReplica
 from engine.databases.schema import LocalSchema
-from engine.databases.settings import DatabaseSettings
 from engine.ddl.text import decode_bytes
 from engine.env import Env
 from engine.errors import Code, NoNode, OnclusterError, SqlError
@@ -94,39 +94,30 @@ def plan_recovery(local: Mapping[str, str], wanted: Mapping[str, str], schema: L
     return Plan(tuple(renames), tuple(aside))
 
 
-async def recover(
-    keeper: Keeper,
-    env: Env,
-    paths: DatabasePaths,
-    me: ReplicaName,
-    schema: LocalSchema,
-    settings: DatabaseSettings,
-    *,
-    database_name: str,
-    log_ptr: int,
-) -> int:
+async def recover(keeper: Keeper, replica: DatabaseReplica, *, log_ptr: int) -> int:
     """The entry up to which the replica is recovered. Raises SqlError 571 when too much would have to go, 709
     when the definitions keep changing, and what the schema says."""
+    paths, me, schema, name = replica.paths, replica.me, replica.schema, replica.name
     snapshot = await read_snapshot(keeper, paths)
     local = dict(schema.texts())
     plan = plan_recovery(local, snapshot.texts, schema)
-    if len(plan.aside) > len(local) * settings.max_broken_tables_ratio:
+    if len(plan.aside) > len(local) * replica.settings.max_broken_tables_ratio:
         raise SqlError(
             Code.DATABASE_REPLICATION_FAILED,
-            f"Too many tables to recreate: {len(plan.aside)} of {len(local)} in {database_name}",
+            f"Too many tables to recreate: {len(plan.aside)} of {len(local)} in {name}",
             hint="SETTINGS max_broken_tables_ratio of the database says how many may be moved aside.",
         )
     log.warning(
         "databases.recover database=%s from=%d to=%d aside=%s renames=%s",
-        *(database_name, log_ptr, snapshot.max_log_ptr, list(plan.aside), list(plan.renames)),
+        *(name, log_ptr, snapshot.max_log_ptr, list(plan.aside), list(plan.renames)),
     )
-    views = [name for name in plan.aside if not _is_table(local[name])]
-    for name in [*views, *(name for name in plan.aside if name not in views)]:
-        await _put_aside(env, schema, name, local, snapshot.max_log_ptr)
-    for name, _ in plan.renames:
-        await schema.rename(name, _between(name))
-    for name, new_name in plan.renames:
-        await schema.rename(_between(name), new_name)
+    views = [table for table in plan.aside if not _is_table(local[table])]
+    for table in [*views, *(table for table in plan.aside if table not in views)]:
+        await _put_aside(replica.env, schema, table, local, snapshot.max_log_ptr)
+    for table, _ in plan.renames:
+        await schema.rename(table, _between(table))
+    for table, new_name in plan.renames:
+        await schema.rename(_between(table), new_name)
     await _create_missing(schema, snapshot.texts)
     await _mark_finished(keeper, paths, me, log_ptr, snapshot.max_log_ptr)
     digest = digest_of(schema.texts())

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from engine.databases import ReplicatedDatabase, comparison, recovery, worker
+from engine.databases import DatabaseReplica, comparison, entries, recovery, session_start
 from engine.databases.cluster import is_there
+from engine.databases.entries import EntryExecutor
 from engine.databases.schema import LocalSchema
 from engine.env import Env
 from engine.keeper.base import Keeper
@@ -27,7 +28,7 @@ def entries_count_that_nobody_has_committed(monkeypatch: pytest.MonkeyPatch) -> 
         found = await is_there(keeper, path)
         return found or (b"somebody" if path.endswith("/committed") else None)
 
-    monkeypatch.setattr(worker, "is_there", always)
+    monkeypatch.setattr(entries, "is_there", always)
 
 
 @BUGS.add("the committed entries")
@@ -35,7 +36,7 @@ def an_entry_is_passed_over_while_its_initiator_is_at_it(monkeypatch: pytest.Mon
     async def returns(self: Any, keeper: Keeper, number: int) -> None:
         return None
 
-    monkeypatch.setattr(ReplicatedDatabase, "_wait_for_initiator", returns)
+    monkeypatch.setattr(EntryExecutor, "_wait_for_initiator", returns)
 
 
 @BUGS.add("B1")
@@ -47,12 +48,11 @@ def a_session_begins_without_a_comparison(monkeypatch: pytest.MonkeyPatch) -> No
 def what_was_put_away_goes_before_the_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
     compare = comparison.compare
 
-    async def settles_first(keeper: Keeper, env: Env, *others: Any, **more: Any) -> int:
-        _, _, schema, _ = others
-        await schema.settle()
-        return await compare(keeper, env, *others, **more)
+    async def settles_first(keeper: Keeper, replica: DatabaseReplica) -> int:
+        await replica.schema.settle()
+        return await compare(keeper, replica)
 
-    monkeypatch.setattr(worker, "compare", settles_first)
+    monkeypatch.setattr(session_start, "compare", settles_first)
 
 
 @BUGS.add("B3")

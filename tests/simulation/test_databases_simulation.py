@@ -11,7 +11,14 @@ from types import MappingProxyType
 
 import pytest
 
-from engine.databases import Commit, DatabasePaths, DatabaseSettings, ReplicaName, ReplicatedDatabase
+from engine.databases import (
+    Commit,
+    DatabasePaths,
+    DatabaseReplica,
+    DatabaseSettings,
+    ReplicaName,
+    ReplicatedDatabase,
+)
 from engine.databases.digest import digest_of
 from engine.databases.entry_cleanup import clean_log
 from engine.ddl.attempt import Fence
@@ -81,7 +88,7 @@ class ModelSchema:
         return False
 
     async def as_initiator(self, query: str, commit: Commit) -> None:
-        """As `engine.node.databases.local_schema` does it."""
+        """As `engine.node.databases` does it."""
         before = self.texts()
         after = applied(before, query)
         changes: dict[str, str | None] = dict.fromkeys(before.keys() - after.keys())
@@ -209,7 +216,7 @@ class Replica:
         self.holder = SessionHolder(
             gated_factory(self.server.factory(session_timeout_s=6.0, client=client), process), env
         )
-        self.database = ReplicatedDatabase(
+        replica = DatabaseReplica(
             env=env,
             holder=self.holder,
             paths=PATHS,
@@ -220,6 +227,7 @@ class Replica:
             settings=DatabaseSettings(max_retries_before_automatic_recovery=3),
             database_name=lambda: "d",
         )
+        self.database = ReplicatedDatabase(replica)
         process.spawn(self._live(self.database), name=client)
 
     async def _live(self, database: ReplicatedDatabase) -> None:

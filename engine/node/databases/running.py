@@ -25,6 +25,7 @@ from uuid import UUID
 from engine.config.model import Cluster, Topology
 from engine.databases import (
     DatabasePaths,
+    DatabaseReplica,
     DatabaseSettings,
     ReplicaName,
     ReplicatedDatabase,
@@ -40,7 +41,8 @@ from engine.node.databases.begun import BegunEntry
 from engine.node.databases.catalog import DatabaseCatalog, DatabaseRecord, DatabaseState
 from engine.node.databases.clusters import cluster_of
 from engine.node.databases.create_text import parse_create, place_of
-from engine.node.databases.local_schema import ChdbSchema, Shell
+from engine.node.databases.local_database import Shell
+from engine.node.databases.local_schema import ChdbSchema
 from engine.node.databases.replacement import replaced_database
 from engine.node.replicated.definitions.dependents import check_database
 from engine.node.statements.statement import Asked
@@ -191,7 +193,7 @@ class ReplicatedDatabases:
         self, record: DatabaseRecord, schema: ChdbSchema, name: Callable[[], str]
     ) -> ReplicatedDatabase:
         place = record.place
-        return ReplicatedDatabase(
+        replica = DatabaseReplica(
             env=self._env,
             holder=self.holder,
             paths=DatabasePaths(place.path),
@@ -202,6 +204,7 @@ class ReplicatedDatabases:
             settings=DatabaseSettings.of(record.text.settings),
             database_name=name,
         )
+        return ReplicatedDatabase(replica)
 
     # -- CREATE ----------------------------------------------------------------------------------------------
 

@@ -1,0 +1,111 @@
+"""How far one replica of a Replicated database has come with the log.
+
+The worker moves it; clients' statements and SYNC look at it and wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from engine.databases.cluster import DatabaseCluster
+from engine.keeper.base import Keeper
+
+_START_S = 10.0
+_TICK_S = 1.0
+_NOT_STARTED = "it has not been started"
+
+
+class Progress:
+    """Of one process. `announce` behind each change that somebody may wait for."""
+
+    def __init__(self) -> None:
+        self.cluster = DatabaseCluster()
+        self.readonly_reason = _NOT_STARTED
+        """Empty: statements are taken."""
+        self.pointer = 0
+        """The last entry that this replica is done with, whatever became of it."""
+        self.current = 0
+        """The entry that the worker has come to."""
+        self.active_in: Keeper | None = None
+        """The session that has this replica's `active`."""
+        self.own: dict[int, asyncio.Event] = {}
+        """Entries that a client's task carries out; set when it has ended."""
+        self.definitions = asyncio.Lock()
+        """Held while definitions change together with their digest in Keeper."""
+        self.numbers = asyncio.Lock()
+        """Held while an entry gets its number."""
+        self.is_stopping = False
+        self.restarts = False
+        """The session's beginning is to be done again: definitions are compared with Keeper's."""
+        self._moved = asyncio.Event()
+        self._wake = asyncio.Event()
+
+    @property
+    def is_readonly(self) -> bool:
+        return bool(self.readonly_reason)
+
+    def note_down(self, reason: str) -> None:
+        """Statements are refused from now on."""
+        if not self.is_stopping:
+            self.readonly_reason = reason
+        self.announce()
+
+    def be_writable(self) -> None:
+        self.note_down("")
+
+    def stop(self) -> None:
+        self.is_stopping = True
+        self.readonly_reason = "it is being stopped"
+        self.wake()
+        self.announce()
+
+    # -- those that wait for the worker ----------------------------------------------------------------------
+
+    def announce(self) -> None:
+        """Whoever waits for the worker looks again."""
+        moved, self._moved = self._moved, asyncio.Event()
+        moved.set()
+
+    async def moves(self, *, within_s: float) -> None:
+        """Until something is announced, a second at most: what is looked at may also change in Keeper."""
+        moved = self._moved
+        try:
+            async with asyncio.timeout(min(_TICK_S, within_s)):
+                await moved.wait()
+        except TimeoutError:
+            pass
+
+    async def wait_for_start(self) -> None:
+        """Whoever has just created the database need not wait for it, so the first statement does."""
+        try:
+            async with asyncio.timeout(_START_S):
+                while self.readonly_reason == _NOT_STARTED:
+                    await self._moved.wait()
+        except TimeoutError:
+            pass
+
+    # -- the worker, which waits for work --------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """The worker does not wait any longer, whatever for."""
+        self._wake.set()
+
+    def restart(self) -> None:
+        """What is here may not be what Keeper says: compare, now."""
+        self.restarts = True
+        self.wake()
+
+    async def woken(self) -> None:
+        await self._wake.wait()
+
+    def sleep_again(self) -> None:
+        self._wake.clear()
+
+    async def nap(self, pause_s: float) -> None:
+        """Until `wake`, or `pause_s` seconds."""
+        try:
+            async with asyncio.timeout(pause_s):
+                await self.woken()
+        except TimeoutError:
+            pass
+        self.sleep_again()
