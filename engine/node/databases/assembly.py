@@ -14,7 +14,7 @@ from engine.env import Env
 from engine.keeper.recipes import SessionHolder
 from engine.names import TableName
 from engine.node.databases.catalog import DatabaseCatalog
-from engine.node.databases.local_schema import Shell
+from engine.node.databases.local_database import Shell
 from engine.node.databases.planning import AlterPlanner
 from engine.node.databases.running import ReplicatedDatabases
 from engine.node.databases.show import DatabasesView

@@ -1,0 +1,122 @@
+"""Statements that another replica has committed, carried out on this one.
+
+Safety argument. A statement is executed again until it is done: what is there already with its UUID, and what
+is gone already, counts as done; of a mutation, what an earlier try has made (`begun`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from engine.ddl.attempt import Fence
+from engine.errors import Code, SqlError
+from engine.names import quote_string
+from engine.node.databases.begun import BegunEntry
+from engine.node.databases.definition_places import select_of
+from engine.node.databases.local_database import LocalDatabase, not_loaded
+from engine.node.databases.moments import Moment, moment_of
+from engine.node.databases.rewriting import from_log, left_empty
+from engine.node.databases.texts import uuid_of
+from engine.node.replicated.definitions.if_empty import without_if_empty
+from engine.node.replicated.definitions.own_tables import table_behind
+from engine.sql import Statement, StatementKind, parse_statement
+from engine.sql.parse import draft_of
+
+log = logging.getLogger(__name__)
+
+_K = StatementKind
+_TAKES_BACK = {"database_atomic_wait_for_drop_and_detach_synchronously": "1"}
+"""chDB drops a table that it could not fill; the next try has the same UUID, and needs its directory."""
+_NOT_HERE = frozenset({Code.UNKNOWN_TABLE, Code.UNKNOWN_DATABASE, Code.UNKNOWN_FUNCTION})
+"""There are no rows for a table where what they are read from is not."""
+
+
+class LoggedStatements:
+    """Of one database."""
+
+    def __init__(self, database: LocalDatabase, begun: BegunEntry) -> None:
+        self._database = database
+        self._shell = database.shell
+        self._begun = begun
+
+    async def execute(self, number: int, query: str, settings: Mapping[str, str], fence: Fence) -> None:
+        """Entry `number`, which another replica has committed. Done already counts as done. Raises
+        SqlError, and MultiFailed where the fence did not hold."""
+        sql = from_log(query, self._database.name)
+        statement = parse_statement(sql)
+        for table in map(self._database.whole, statement.tables):
+            if self._shell.texts.is_held_back(table):
+                raise not_loaded(table)
+        if self._is_done(statement) or await self._has_mutated(number, statement):
+            return
+        if statement.tables and self._shell.life.tables.find(statement.tables[0]) is not None:
+            sql = without_if_empty(sql)  # who sent it has looked, and its rows are these
+        before = self._database.texts()
+        empty = left_empty(sql)
+        if empty != sql:
+            settings = {**settings, **_TAKES_BACK}
+            if not await self._has_what_fills(sql, settings):
+                log.warning("databases.left_empty database=%s entry=%d", self._database.name, number)
+                sql = empty
+        try:
+            await self._database.carry_out(sql, settings, fence)
+        except SqlError as error:
+            if not self._has_altered(statement, before):
+                raise
+            # Of rows that are this replica's own. The initiator does not wait for them either.
+            name = self._database.name
+            log.warning("databases.mutation_fails database=%s entry=%d error=%s", name, number, error)
+
+    async def _has_what_fills(self, sql: str, settings: Mapping[str, str]) -> bool:
+        """Whether what the SELECT of a CREATE reads is here; it may be on the initiator only."""
+        try:
+            await self._database.carry_out(f"DESCRIBE TABLE ({select_of(draft_of(sql))}\n)", settings)
+        except SqlError as error:
+            return error.code not in _NOT_HERE
+        return True
+
+    def _has_altered(self, statement: Statement, before: Mapping[str, str]) -> bool:
+        """Whether an ALTER of a plain table has taken effect, though not yet in its parts: a second one would
+        be refused."""
+        if moment_of(statement) is not Moment.PLANNED:
+            return False
+        table = statement.tables[0]
+        if self._shell.life.tables.find(self._database.whole(table)) is not None:
+            return False
+        return before.get(table.table) != self._database.texts().get(table.table)
+
+    async def _has_mutated(self, number: int, statement: Statement) -> bool:
+        """Whether an earlier try has made the mutation of a plain table that the entry asks for."""
+        if moment_of(statement) is not Moment.DATA or statement.kind is _K.TRUNCATE_TABLE:
+            return False
+        table = self._database.whole(statement.tables[0])
+        if await table_behind(self._shell.life, table) is not None:
+            return False
+        rows = await self._shell.local.rows(
+            f"SELECT mutation_id FROM system.mutations WHERE database = {quote_string(table.database)} "
+            f"AND table = {quote_string(table.table)}"
+        )
+        return self._begun.is_done(number, [name for (name,) in rows])
+
+    async def redo(self, query: str, settings: Mapping[str, str]) -> None:
+        """Of what is committed before it is carried out (`moments`). Raises SqlError."""
+        if moment_of(parse_statement(query)) in (Moment.BEFORE, Moment.PLANNED):
+            sql = from_log(query, self._database.name)
+            if not self._is_done(parse_statement(sql)):
+                await self._database.carry_out(sql, settings)
+
+    def _is_done(self, statement: Statement) -> bool:
+        """Whether an earlier try has taken effect, as far as the definitions say so."""
+        texts = self._database.texts()
+        first = statement.tables[0].table if statement.tables else ""
+        if statement.kind in (_K.DROP_TABLE, _K.DROP_VIEW, _K.DROP_DICTIONARY):
+            return first not in texts
+        if statement.kind.value.startswith("DETACH "):
+            return first not in texts
+        if statement.uuid is not None:
+            found = uuid_of(texts.get(first, ""))
+            return found is not None and str(found) == statement.uuid.lower()
+        if statement.kind in (_K.RENAME_TABLE, _K.RENAME_DICTIONARY) and len(statement.tables) == 2:
+            return first not in texts and statement.tables[1].table in texts
+        return False
