@@ -37,7 +37,7 @@ from engine.config.sections import (
     read_tls_files,
     read_trusted_backups,
 )
-from engine.config.users import read_profiles, read_users
+from engine.config.users import default_profile, read_profiles, read_users
 from engine.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ _READ_BY_NODES = _READ_BY_ALL | {
     *("path", "listen_host", "host_name", "http_port", "https_port", "max_connections"),
     *("interserver_http_host", "interserver_http_port", "interserver_https_port"),
     *("interserver_listen_host", "interserver_http_credentials"),
-    *("users_config", "user_directories", "users", "profiles", "umask", "backups"),
+    *("users_config", "user_directories", "users", "profiles", "default_profile", "umask", "backups"),
     "distributed_ddl_use_initial_user_and_roles",
 }
 
@@ -382,6 +382,7 @@ def _node_config(root: Element, path: Path) -> NodeConfig:
         queues=queues,
         users=read_users(root, profiles),
         profiles=profiles,
+        default_profile=default_profile(root),
         graphite=read_graphite(root),
         uses_initial_user=reading.boolean(
             root, "distributed_ddl_use_initial_user_and_roles", defaults.uses_initial_user

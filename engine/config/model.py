@@ -229,6 +229,7 @@ class NodeConfig:
     `max_connections` statements may run at once; more wait for one of them to end. An `interserver_http_port`
     of 0 is any free one: other replicas find it in Keeper. With `interserver_https_port` parts go over TLS.
     `default_replica_path` and `default_replica_name` are what a replicated engine without arguments means.
+    `profiles` are whole: with the settings of their parents and of `default_profile`, which holds for all.
     `ca_file` is whom this node trusts when it opens a connection; empty for the system's authorities.
     `uses_initial_user`: entries of version 8 name the user who asked, and are carried out for users known
     here.
@@ -255,6 +256,7 @@ class NodeConfig:
     queues: tuple[DistributedDdl, ...] = ()
     users: Mapping[str, User] = field(default_factory=dict)
     profiles: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    default_profile: str = "default"
     graphite: Mapping[str, GraphiteRollup] = field(default_factory=dict)
     max_connections: int = 32
     uses_initial_user: bool = False
@@ -265,6 +267,18 @@ class NodeConfig:
     umask: int = 0o077
     trusted_backups: tuple[str, ...] = ()
     health: HealthSettings = field(default_factory=HealthSettings)
+
+    @property
+    def default_settings(self) -> Mapping[str, str]:
+        """Those of the default profile, by which also goes what no user asks for."""
+        return self.profiles.get(self.default_profile, {})
+
+    def settings_of_log(self, profile: str = "") -> Mapping[str, str]:
+        """Settings for statements out of a queue or a log: the profile's that is named for them, or else the
+        default one's but for the readonly mode of users."""
+        if profile:
+            return self.profiles.get(profile, {})
+        return {name: value for name, value in self.default_settings.items() if name != "readonly"}
 
     def queue_of(self, cluster: str) -> DistributedDdl:
         """The queue for a cluster: the one that names it, else the one that names none.

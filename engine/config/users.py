@@ -13,6 +13,7 @@ from engine.config.model import User
 from engine.config.user_limits import check_rights, limits_not_kept
 from engine.errors import ConfigError
 
+_DEFAULT = "default"
 _LOOPBACK = ("127.0.0.1/32", "::1/128")
 _CREDENTIALS = ("password", "password_sha256_hex", "no_password")
 _UNSUPPORTED = {
@@ -28,10 +29,29 @@ _UNSUPPORTED = {
 }
 
 
+def default_profile(root: Element) -> str:
+    """The profile whose settings hold for everybody. Raises ConfigError where there are profiles, and it is
+    none of them; who only operates a cluster reads none."""
+    element = root.first("default_profile")
+    if element is None or element.text in ("", _DEFAULT):
+        return _DEFAULT
+    sections = root.all("profiles")
+    if sections and not any(section.first(element.text) for section in sections):
+        names = sorted(child.name for section in sections for child in section.children)
+        raise ConfigError(
+            f"{element.source}: <default_profile> is '{element.text}', which does not exist",
+            hint=f"Profiles are: {', '.join(names)}.",
+        )
+    return element.text
+
+
 def read_profiles(root: Element) -> dict[str, Mapping[str, str]]:
-    """Settings of each profile, those of its parents (`<profile>`) below its own. Raises ConfigError."""
+    """Settings of each profile, those of its parents (`<profile>`) below its own, and those of the default
+    profile below them all. Raises ConfigError."""
     elements = {e.name: e for section in root.all("profiles") for e in section.children}
-    return {name: _profile(name, elements, ()) for name in elements}
+    default = default_profile(root)
+    usual = _profile(default, elements, ()) if default in elements else {}
+    return {name: {**usual, **_profile(name, elements, ())} for name in elements}
 
 
 def _profile(name: str, elements: Mapping[str, Element], within: tuple[str, ...]) -> dict[str, str]:
@@ -60,16 +80,20 @@ def read_users(root: Element, profiles: Mapping[str, Mapping[str, str]]) -> dict
     let in because its password was not understood, nor shown what it must not see.
     """
     users: dict[str, User] = {}
+    default = default_profile(root)
     for section in root.all("users"):
         for element in section.children:
             if element.name in users:
                 raise ConfigError(f"{element.source}: user <{element.name}> is given twice")
-            users[element.name] = _user(element, profiles, limits_not_kept(root, element))
-    return users or {"default": User("default", networks=_LOOPBACK)}
+            users[element.name] = _user(element, profiles, default, limits_not_kept(root, element))
+    return users or {"default": User("default", profile=default, networks=_LOOPBACK)}
 
 
 def _user(
-    element: Element, profiles: Mapping[str, Mapping[str, str]], limits_not_kept: tuple[str, ...]
+    element: Element,
+    profiles: Mapping[str, Mapping[str, str]],
+    default: str,
+    limits_not_kept: tuple[str, ...],
 ) -> User:
     for child in element.children:
         reason = _UNSUPPORTED.get(child.name)
@@ -79,11 +103,11 @@ def _user(
                 hint=f"Use one of {', '.join(_CREDENTIALS)}.",
             )
     check_rights(element)
-    profile = reading.text(element, "profile") or "default"
-    if profile != "default" and profile not in profiles:
+    profile = reading.text(element, "profile") or default
+    if profile != _DEFAULT and profile not in profiles:
         raise ConfigError(
             f"{element.source}: user '{element.name}' has the profile '{profile}', which does not exist",
-            hint=f"Profiles are: {', '.join(sorted({'default', *profiles}))}.",
+            hint=f"Profiles are: {', '.join(sorted({_DEFAULT, *profiles}))}.",
         )
     allow = profiles.get(profile, {}).get("allow_distributed_ddl", "1")
     return User(

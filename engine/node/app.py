@@ -108,8 +108,8 @@ class Node:
 async def _check_profiles(config: NodeConfig, pool: ChdbPool) -> None:
     """Whether chDB takes their settings: a statement with one that it does not would be refused, whatever it
     is. Raises ConfigError."""
-    users, queues = config.users.values(), config.queues
-    for name in {*(user.profile for user in users), *(queue.profile for queue in queues)}:
+    used = {*(user.profile for user in config.users.values()), *(queue.profile for queue in config.queues)}
+    for name in {profile or config.default_profile for profile in used}:
         settings = config.profiles.get(name, {})
         session = pool.session(settings=settings, one_shot=True)
         try:

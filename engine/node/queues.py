@@ -68,7 +68,7 @@ class NodeQueues:
                 queue=queue,
                 resolver=resolver,
                 own_sessions=self._own_sessions,
-                profile_settings=_profile(config, queue),
+                profile_settings=partial(config.settings_of_log, queue.profile),
                 users=config.users.keys() if config.uses_initial_user else None,
                 on_round=self._on_round(len(self._workers)),
             )
@@ -153,8 +153,3 @@ class NoQueues:
 
     async def queue_rows(self) -> list[QueueRow]:
         return []
-
-
-def _profile(config: NodeConfig, queue: DistributedDdl) -> Callable[[], Mapping[str, str]]:
-    settings = config.profiles.get(queue.profile, {}) if queue.profile else {}
-    return lambda: settings

@@ -164,6 +164,7 @@ class Wiring:
             topology=lambda: self._config_file.topology,
             replicated=keeper.replicated,
             distributed=distributed,
+            profile=self._config.settings_of_log(),
         )
         await databases.load()
         self._databases = databases.databases

@@ -297,5 +297,6 @@ def test_a_statement_takes_its_names_from_the_database_that_the_node_knows_of(no
     assert node.query("SELECT count() FROM x SETTINGS max_threads = 1", database="known") == "0\n"
 
 
-def test_a_profile_gives_its_settings(node: RunningNode) -> None:
-    assert node.query("SELECT getSetting('max_threads')") == "2\n"
+def test_a_profile_gives_its_settings_and_the_default_one_to_all(node: RunningNode) -> None:
+    for user in ({}, {"user": "reader", "password": "read"}):
+        assert node.query("SELECT getSetting('max_threads')", **user) == "2\n"

@@ -5,7 +5,7 @@ Order of start: the databases are known before anybody can ask; their logs are f
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from uuid import UUID
 
 from engine.config.model import Topology
@@ -45,7 +45,9 @@ class DatabasesNode:
         topology: Callable[[], Topology],
         replicated: ReplicatedNode,
         distributed: DistributedNode,
+        profile: Mapping[str, str],
     ) -> None:
+        """`profile`: settings of statements that other replicas have sent."""
         self._replicated = replicated
         self._distributed = distributed
         self._run: Callable[[Asked], Awaitable[None]] | None = None
@@ -60,6 +62,7 @@ class DatabasesNode:
             planner=self._planner,
             dropped_columns=replicated.dropped_columns,
             run_here=self._run_here,
+            profile=profile,
         )
         self.databases = ReplicatedDatabases(
             env=env,

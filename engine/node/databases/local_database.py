@@ -44,6 +44,8 @@ class Shell:
     planner: AlterPlanner
     dropped_columns: DroppedColumns
     run_here: RunHere
+    profile: Mapping[str, str]
+    """Settings of statements that others have decided, below what those bring along."""
 
 
 class LocalDatabase:
@@ -92,7 +94,7 @@ class LocalDatabase:
             user=User("default"),
             session=session,
             database=self.name,
-            settings={**settings, **QUIET},
+            settings={**self.shell.profile, **settings, **QUIET},
             fence=fence,
         )
         try:

@@ -362,11 +362,11 @@ class DistributedNode:
 
 
 def _error_limits(config: NodeConfig) -> ErrorLimits:
-    """By the profile `default`, as in ClickHouse: the counters are everybody's, so no statement changes them.
+    """By the default profile, as in ClickHouse: the counters are everybody's, so no statement changes them.
 
     Raises SqlError 36.
     """
-    usual, profile = ErrorLimits(), config.profiles.get("default", {})
+    usual, profile = ErrorLimits(), config.default_settings
     return ErrorLimits(
         number(profile, "distributed_replica_error_half_life", usual.half_life_s),
         int(number(profile, "distributed_replica_error_cap", usual.cap)),

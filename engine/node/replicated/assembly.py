@@ -100,7 +100,7 @@ class ReplicatedNode:
         self._local = LocalTables(pool)
         self._server = server_of(config, find=self._context_at, version=pool.version)
         self._fetcher = fetcher_of(config)
-        self.default_profile = config.profiles.get("default", {})
+        self.default_profile = config.default_settings
         self._graph = ViewGraph(lambda: read_links(self._local))
         self._defaults = Defaults(
             config.default_replica_path,

@@ -463,6 +463,26 @@ def test_users_and_profiles_are_read_from_their_own_file(tmp_path: Path) -> None
     assert config.users["plain"].allow_distributed_ddl
 
 
+def test_the_default_profile_holds_for_all_and_others_change_it(tmp_path: Path) -> None:
+    text = """
+        {default}
+        <profiles>
+            <default><max_threads>4</max_threads><max_block_size>7</max_block_size><readonly>1</readonly></default>
+            <base><max_threads>5</max_threads></base>
+            <child><profile>base</profile><readonly>0</readonly></child>
+        </profiles>
+        <users><ann><no_password/></ann><bob><no_password/><profile>child</profile></bob></users>
+    """
+    config = load(tmp_path, text.format(default=""))
+    assert config.profiles["child"] == {"max_threads": "5", "max_block_size": "7", "readonly": "0"}
+    assert (config.users["ann"].profile, config.users["bob"].profile) == ("default", "child")
+    assert config.settings_of_log() == {"max_threads": "4", "max_block_size": "7"}
+    assert config.settings_of_log("child") == config.profiles["child"]
+    config = load(tmp_path, text.format(default="<default_profile>base</default_profile>"))
+    assert config.profiles["child"] == {"max_threads": "5", "readonly": "0"}
+    assert (config.users["ann"].profile, config.default_settings) == ("base", {"max_threads": "5"})
+
+
 def test_without_users_only_this_machine_gets_in(tmp_path: Path) -> None:
     users = load(tmp_path, "").users
     assert list(users) == ["default"]

@@ -121,6 +121,7 @@ from tests.unit.config.support import load, write
         ),
         ("<users><u><password_sha256_hex>xyz</password_sha256_hex></u></users>", "is not 64 hex digits"),
         ("<users><u><no_password/><profile>p</profile></u></users>", "profile 'p', which does not exist"),
+        ("<default_profile>p</default_profile><profiles><a/></profiles>", "is 'p', which does not exist"),
         ("<users><u><no_password/><networks><ip>x</ip></networks></u></users>", "<ip> is 'x'"),
         (
             "<users><u><no_password/><networks><host>h</host></networks></u></users>",
