@@ -29,6 +29,7 @@ from engine.config.graphite import SECTION, read_graphite
 from engine.config.health import read_health
 from engine.config.merge import merge, substitute, substitute_one
 from engine.config.model import KeeperSection, NodeConfig, Topology
+from engine.config.profiles import read_profiles
 from engine.config.sections import (
     read_ca_file,
     read_interserver_access,
@@ -37,7 +38,7 @@ from engine.config.sections import (
     read_tls_files,
     read_trusted_backups,
 )
-from engine.config.users import default_profile, read_profiles, read_users
+from engine.config.users import read_users
 from engine.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -195,8 +196,7 @@ class ConfigFile:
             for limit in user.limits_not_kept:
                 logger.warning(
                     "config.limit_ignored file=%s user=%s limit='%s' "
-                    "consequence='nodes keep no quotas and no constraints: the user may change each setting "
-                    "of its profile, unless that says readonly, and ask as much as it likes'",
+                    "consequence='nodes do not keep it: the user may do what it forbids'",
                     self.path,
                     user.name,
                     limit,
@@ -351,10 +351,10 @@ def _node_config(root: Element, path: Path) -> NodeConfig:
                 "</privateKeyFile></server></openSSL>.",
             )
     for queue in queues:
-        if queue.profile and queue.profile not in profiles:
+        if queue.profile and queue.profile not in profiles.settings:
             raise ConfigError(
                 f"{path}: the queue '{queue.name}' has the profile '{queue.profile}', which does not exist",
-                hint=f"Profiles are: {', '.join(sorted(profiles)) or 'none'}.",
+                hint=f"Profiles are: {', '.join(sorted(profiles.settings)) or 'none'}.",
             )
     host_name = (
         reading.text(root, "host_name")
@@ -381,8 +381,9 @@ def _node_config(root: Element, path: Path) -> NodeConfig:
         zookeeper=_keeper(root, path),
         queues=queues,
         users=read_users(root, profiles),
-        profiles=profiles,
-        default_profile=default_profile(root),
+        profiles=profiles.settings,
+        default_profile=profiles.default,
+        constraints=profiles.constraints,
         graphite=read_graphite(root),
         uses_initial_user=reading.boolean(
             root, "distributed_ddl_use_initial_user_and_roles", defaults.uses_initial_user

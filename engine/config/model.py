@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from engine.config.graphite import GraphiteRollup
 from engine.config.health_model import HealthSettings
+from engine.config.profiles import Constraint
 from engine.errors import Code, ConfigError, SqlError
 from engine.names import HostId, QueuePaths, shard_node_name
 
@@ -230,6 +231,7 @@ class NodeConfig:
     of 0 is any free one: other replicas find it in Keeper. With `interserver_https_port` parts go over TLS.
     `default_replica_path` and `default_replica_name` are what a replicated engine without arguments means.
     `profiles` are whole: with the settings of their parents and of `default_profile`, which holds for all.
+    `constraints` of profiles are whole, too.
     `ca_file` is whom this node trusts when it opens a connection; empty for the system's authorities.
     `uses_initial_user`: entries of version 8 name the user who asked, and are carried out for users known
     here.
@@ -257,6 +259,7 @@ class NodeConfig:
     users: Mapping[str, User] = field(default_factory=dict)
     profiles: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     default_profile: str = "default"
+    constraints: Mapping[str, Mapping[str, Constraint]] = field(default_factory=dict)
     graphite: Mapping[str, GraphiteRollup] = field(default_factory=dict)
     max_connections: int = 32
     uses_initial_user: bool = False

@@ -1,14 +1,14 @@
 """What configuration allows a user, as far as a node can hold to it.
 
 Behind all users of a node stands one user of chDB, who may do everything in every database. A user who is to
-see some of them only would see all, so such a configuration is refused. Limits of work are not kept either;
-they keep nobody's data from anybody, and are named, so that the log can say so.
+see some of them only would see all, so such a configuration is refused. Quotas are not kept either; they keep
+nobody's data from anybody, and are named, so that the log can say so.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable
 
 from engine.config import reading
 from engine.config.element import Element
@@ -17,6 +17,7 @@ from engine.errors import ConfigError
 _RIGHTS = ("allow_databases", "allow_dictionaries", "databases", "grants")
 _ALL = re.compile(r"\s*GRANT\s+ALL\s+ON\s+\*\s*\.\s*\*(?:\s+WITH\s+GRANT\s+OPTION)?\s*;?\s*", re.IGNORECASE)
 _DEFAULT = "default"
+_OF_TABLES = "merge_tree_"
 
 
 def check_rights(user: Element) -> None:
@@ -30,43 +31,19 @@ def check_rights(user: Element) -> None:
             )
 
 
-def limits_not_kept(root: Element, user: Element) -> tuple[str, ...]:
-    """The quotas and the constraints of profiles that are the user's and have no effect."""
-    profile = reading.text(user, "profile") or _DEFAULT
+def limits_not_kept(root: Element, user: Element, constrained: Iterable[str]) -> tuple[str, ...]:
+    """The quota that is the user's, and constraints on settings of tables: they have no effect.
+    `constrained` are the names of its constraints."""
     quota = reading.text(user, "quota") or _DEFAULT
-    constrained = [name for name in _with_parents(root, profile, ()) if _has_constraints(root, name)]
-    limited = any(map(_is_limit, _named(root, "quotas", quota)))
-    return (
-        *(f"constraints of profile {name}" for name in constrained),
-        *((f"quota {quota}",) if limited else ()),
-    )
+    is_limited = any(_is_limit(element) for section in root.all("quotas") for element in section.all(quota))
+    of_tables = (f"constraint {name}" for name in constrained if name.startswith(_OF_TABLES))
+    return (*((f"quota {quota}",) if is_limited else ()), *of_tables)
 
 
 def _is_everything(grants: Element) -> bool:
     """GRANT ALL ON *.*, and nothing is taken away from it."""
     queries = [child.text for child in grants.children]
     return any(map(_ALL.fullmatch, queries)) and not any("REVOKE" in query.upper() for query in queries)
-
-
-def _named(root: Element, section: str, name: str) -> Iterator[Element]:
-    for each in root.all(section):
-        yield from each.all(name)
-
-
-def _with_parents(root: Element, profile: str, within: tuple[str, ...]) -> list[str]:
-    if profile in within:
-        return []
-    names = [profile]
-    for element in _named(root, "profiles", profile):
-        for parent in element.all("profile"):
-            names += _with_parents(root, parent.text, (*within, profile))
-    return names
-
-
-def _has_constraints(root: Element, profile: str) -> bool:
-    return any(
-        section.children for e in _named(root, "profiles", profile) for section in e.all("constraints")
-    )
 
 
 def _is_limit(quota: Element) -> bool:

@@ -99,6 +99,7 @@ class Node:
                 tcp_port=config.tcp_port,
                 macros=config.topology.macros,
                 graphite=sections_xml(config.graphite),
+                constraints=config.constraints,
             ),
             max_running=config.max_connections,
             env=self._env,

@@ -44,6 +44,7 @@ from engine.node.system.zookeeper_connection_table import ZooKeeperConnectionTab
 from engine.node.system.zookeeper_table import ZooKeeperTable
 from engine.sql import Statement
 from engine.storage import ChdbPool
+from engine.storage.setting_rules import SettingRules
 
 STATEMENT_GRACE_S = 10.0
 QUEUE_GRACE_S = 30.0
@@ -263,6 +264,7 @@ class Wiring:
             router=router,
             env=self._env,
             replicas_status=replicas_status,
+            rules=await SettingRules.open(self._pool, config.constraints, config.profiles),
             statements=self._statements,
         )
         try:

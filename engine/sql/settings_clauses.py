@@ -45,27 +45,45 @@ def settings_in(cursor: Cursor) -> list[TextSetting]:
     """All settings from the cursor on, in order; none of MODIFY SETTING and of a column's SETTINGS (…)."""
     found: list[TextSetting] = []
     while cursor.skip_to("SETTINGS"):
-        cursor.at += 1
-        while (name := cursor.identifier()) is not None:
-            if is_bare(cursor):
-                found.append(TextSetting(name, TRUE, cursor.last_end, cursor.last_end))
-                if cursor.accept(","):
-                    continue
-                break
-            if not cursor.accept("="):
-                break
-            begins = cursor.at
-            if not cursor.skip_brackets():
-                cursor.at += 2 if cursor.word == "-" else 1
-            if cursor.at > len(cursor.tokens):
-                return found
-            first = cursor.tokens[begins]
-            start, end = first.start, cursor.last_end
-            is_string = cursor.at == begins + 1 and first.kind in (TokenKind.STRING, TokenKind.HEREDOC)
-            value = literal_value(first) if is_string else plain_number(cursor.sql[start:end])
-            found.append(TextSetting(name, value, start, end))
-            if not cursor.accept(","):
-                break
+        found += _clause(cursor)
+    return found
+
+
+def all_settings(sql: str) -> list[TextSetting]:
+    """Those of every SETTINGS clause, also within brackets, and those of SET. DEFAULT is a value, too."""
+    cursor = Cursor(sql)
+    found: list[TextSetting] = []
+    for at in range(len(cursor.tokens)):
+        cursor.at = at
+        if cursor.word == "SETTINGS" or (cursor.word == "SET" and at == 0):
+            found += _clause(cursor)
+    return found
+
+
+def _clause(cursor: Cursor) -> list[TextSetting]:
+    """From the word SETTINGS or SET on; the cursor is behind the last that can be read."""
+    found: list[TextSetting] = []
+    cursor.at += 1
+    while (name := cursor.identifier()) is not None:
+        if is_bare(cursor):
+            found.append(TextSetting(name, TRUE, cursor.last_end, cursor.last_end))
+            if cursor.accept(","):
+                continue
+            break
+        if not cursor.accept("="):
+            break
+        begins = cursor.at
+        if not cursor.skip_brackets():
+            cursor.at += 2 if cursor.word == "-" else 1
+        if cursor.at > len(cursor.tokens):
+            break
+        first = cursor.tokens[begins]
+        start, end = first.start, cursor.last_end
+        is_string = cursor.at == begins + 1 and first.kind in (TokenKind.STRING, TokenKind.HEREDOC)
+        value = literal_value(first) if is_string else plain_number(cursor.sql[start:end])
+        found.append(TextSetting(name, value, start, end))
+        if not cursor.accept(","):
+            break
     return found
 
 

@@ -108,7 +108,8 @@ class ChdbPool:
             if _NOT_STARTED in error.message:
                 error.hint = (
                     f"chDB has written the reason above. A file of metadata in {path} that it names can be "
-                    "put back from a backup, or moved away: the node starts without what it defines."
+                    "put back from a backup, or moved away: the node starts without what it defines. A "
+                    "profile constraints_of_… has the constraints of that profile in the configuration."
                 )
             raise
         return pool

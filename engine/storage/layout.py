@@ -32,6 +32,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from xml.sax.saxutils import escape
 
+from engine.config.profiles import Constraint
 from engine.env import Env
 
 KEPT_BYTES = 4 << 20
@@ -69,6 +70,14 @@ class ChdbSettings:
     file_access: bool = False
     graphite: Sequence[str] = ()
     """Sections of rollup rules, as XML."""
+    constraints: Mapping[str, Mapping[str, Constraint]] = field(default_factory=dict)
+    """What profiles of users let nobody change, by profile."""
+
+
+def rules_profile(at: int, profile: str) -> str:
+    """chDB's profile with the constraints of a profile, which stand at this place of
+    `ChdbSettings.constraints`."""
+    return f"constraints_of_{profile if _ELEMENT.match(profile) else at}"
 
 
 def private_directory(path: Path) -> Path:
@@ -172,6 +181,11 @@ def _users(settings: ChdbSettings) -> str:
     constant = _CONSTANT if settings.file_access else (*_CONSTANT, *_CONSTANT_WITHOUT_FILES)
     constraints = "".join(f"<{name}><const/></{name}>" for name in constant)
     queries = "".join(f"<query>{grant}</query>" for grant in grants)
+    names = [rules_profile(at, profile) for at, profile in enumerate(settings.constraints)]
+    rules = "".join(
+        f"  <{name}>{_constraints(each)}</{name}>\n"
+        for name, each in zip(names, settings.constraints.values(), strict=True)
+    )
     return f"""\
 <clickhouse>
   <profiles><default>
@@ -180,7 +194,8 @@ def _users(settings: ChdbSettings) -> str:
     <http_receive_timeout>300</http_receive_timeout>
     <max_download_threads>1</max_download_threads>
     <constraints>{constraints}</constraints>
-  </default></profiles>
+  </default>
+{rules}  </profiles>
   <quotas><default/></quotas>
   <users>
     <default>
@@ -193,3 +208,14 @@ def _users(settings: ChdbSettings) -> str:
   </users>
 </clickhouse>
 """
+
+
+def _constraints(rules: Mapping[str, Constraint]) -> str:
+    return f"<constraints>{''.join(_constraint(*rule) for rule in rules.items())}</constraints>"
+
+
+def _constraint(name: str, rule: Constraint) -> str:
+    disallowed = (("disallowed", value) for value in rule.disallowed)
+    limits = (("min", rule.minimum), ("max", rule.maximum), *disallowed)
+    said = "".join(f"<{limit}>{escape(value)}</{limit}>" for limit, value in limits if value is not None)
+    return f"<{name}>{said}{'<const/>' if rule.is_constant else ''}</{name}>"

@@ -26,11 +26,17 @@ USERS = """
     <alice><password_sha256_hex>{alice}</password_sha256_hex></alice>
     <reader><password>read</password><profile>readonly</profile></reader>
     <nobody_here><password>x</password><networks><ip>10.1.2.3</ip></networks></nobody_here>
+    <bound><password>b</password><profile>bound</profile></bound>
     <no_ddl><password>x</password><allow_distributed_ddl>0</allow_distributed_ddl></no_ddl>
   </users>
   <profiles>
     <default><max_threads>2</max_threads></default>
     <readonly><readonly>1</readonly></readonly>
+    <bound><max_block_size>500</max_block_size><constraints>
+      <max_block_size><min>10</min><max>1000</max></max_block_size>
+      <distributed_foreground_insert><const/></distributed_foreground_insert>
+      <max_execution_time><disallowed>7</disallowed></max_execution_time>
+    </constraints></bound>
   </profiles>
 """
 

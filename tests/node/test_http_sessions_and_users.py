@@ -300,3 +300,39 @@ def test_a_statement_takes_its_names_from_the_database_that_the_node_knows_of(no
 def test_a_profile_gives_its_settings_and_the_default_one_to_all(node: RunningNode) -> None:
     for user in ({}, {"user": "reader", "password": "read"}):
         assert node.query("SELECT getSetting('max_threads')", **user) == "2\n"
+
+
+BOUND = {"user": "bound", "password": "b"}
+
+
+@pytest.mark.parametrize(
+    ("sql", "settings"),
+    [
+        ("SELECT 1", {"max_block_size": "1001"}),
+        ("SELECT 1", {"max_block_size": "9"}),
+        ("SELECT 1", {"max_execution_time": "7"}),
+        ("SELECT 1", {"insert_distributed_sync": "1"}),  # another name of what may not be changed
+        ("SELECT 1 SETTINGS max_block_size = 1001", {}),
+        ("SELECT * FROM (SELECT 1 SETTINGS `max_block_size` = '1001')", {}),
+        ("INSERT INTO nothing SETTINGS max_block_size = 1e6 VALUES (1)", {}),
+        ("SET max_block_size = 1001", {}),
+        ("SET max_threads = 1, max_block_size = DEFAULT", {}),
+        ("CREATE VIEW unbound AS SELECT 1 SETTINGS max_block_size = 2000", {}),
+    ],
+)
+def test_constraints_of_a_profile_hold(node: RunningNode, sql: str, settings: dict[str, str]) -> None:
+    reply = node.post(sql, **settings, **BOUND)
+    assert (reply.code, "should" in reply.text) == (452, True)
+
+
+def test_what_constraints_allow_is_set_and_the_node_sets_what_it_needs(node: RunningNode) -> None:
+    assert node.query("SELECT getSetting('max_block_size')", max_block_size="1000", **BOUND) == "1000\n"
+    node.query("SET max_block_size = 10", session_id="bound", **BOUND)
+    assert node.query("SELECT getSetting('max_block_size')", session_id="bound", **BOUND) == "10\n"
+    assert node.query("SELECT 1 SETTINGS max_execution_time = 8", **BOUND) == "1\n"
+    assert node.query("SELECT getSetting('max_block_size')", max_block_size="1001") == "1001\n"  # another's
+    # A part of another node's statement is read with what the profile allows.
+    mark = "/* distributed depth 1 */ "
+    sql = "SELECT getSetting('max_block_size'), getSetting('max_threads')"
+    read = node.post("", query=mark + sql, max_block_size="1001", max_threads="1", **BOUND)
+    assert read.text == "500\t1\n"

@@ -19,6 +19,7 @@ from engine.errors import Code, OnclusterError, SqlError, disk_error
 from engine.node.http.audience import Audience
 from engine.node.http.auth import authenticate, credentials_of
 from engine.node.http.body import QueryText, body_of, read_query
+from engine.node.http.constraints import Constraints
 from engine.node.http.encoding import choose_encoding
 from engine.node.http.external import ExternalTable, read_form
 from engine.node.http.fixed_settings import with_fixed_settings
@@ -40,6 +41,7 @@ from engine.node.statements.router import StatementRouter
 from engine.node.statements.statement import Asked
 from engine.sql import parse_statement
 from engine.storage import ChdbPool, ChdbSession
+from engine.storage.setting_rules import SettingRules
 
 log = logging.getLogger(__name__)
 
@@ -92,9 +94,11 @@ class HttpServer:
         router: StatementRouter,
         env: Env,
         replicas_status: Callable[[], Awaitable[str]],
+        rules: SettingRules,
         statements: NodeStatements | None = None,
     ) -> None:
         self._config = config
+        self._constraints = Constraints(rules, config.profiles)
         self._pool = pool
         self._router = router
         self._env = env
@@ -217,12 +221,14 @@ class HttpServer:
         sender = self._sender(request, query)
         async with contextlib.AsyncExitStack() as stack:
             try:
+                query = await self._constraints.of_request(user, query)
                 query, profile = with_peer_limits(query, self._config.profiles.get(user.profile, {}))
                 query, profile = with_fixed_settings(query, profile)
                 session = await stack.enter_async_context(self._session(user, query, profile))
                 limit = query.max_query_bytes or max_query_bytes(session.settings) or MAX_QUERY_BYTES
                 body = body_of(request, query) if has_body else _nothing()
                 text = await read_query(query, body, limit=limit)
+                await self._constraints.of_statement(user, text.sql)
                 is_changing = text.insert is not None or not parse_statement(text.sql).is_query
             except OnclusterError as error:
                 return await _failed(sender, query.query_id, error)

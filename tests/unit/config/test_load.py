@@ -9,6 +9,7 @@ import yaml
 
 from engine.config.load import load_client_config, load_node_config, load_topology
 from engine.config.model import DistributedDdl, ZooKeeper
+from engine.config.profiles import Constraint
 from engine.errors import ConfigError
 from engine.names import HostId
 from tests.unit.config.support import load, write
@@ -481,6 +482,27 @@ def test_the_default_profile_holds_for_all_and_others_change_it(tmp_path: Path) 
     config = load(tmp_path, text.format(default="<default_profile>base</default_profile>"))
     assert config.profiles["child"] == {"max_threads": "5", "readonly": "0"}
     assert (config.users["ann"].profile, config.default_settings) == ("base", {"max_threads": "5"})
+
+
+def test_constraints_are_those_of_the_profile_its_parents_and_the_default_one(tmp_path: Path) -> None:
+    config = load(
+        tmp_path,
+        """
+        <profiles>
+            <default><constraints><max_threads><min>2</min><max>8</max></max_threads></constraints></default>
+            <base><constraints><readonly><const/></readonly></constraints></base>
+            <child><profile>base</profile><constraints>
+                <max_threads><max>4</max><disallowed>3</disallowed></max_threads>
+                <readonly><changeable_in_readonly/></readonly>
+            </constraints></child>
+        </profiles>
+        """,
+    )
+    assert config.constraints == {
+        "default": {"max_threads": Constraint("2", "8")},
+        "base": {"max_threads": Constraint("2", "8"), "readonly": Constraint(is_constant=True)},
+        "child": {"max_threads": Constraint("2", "4", ("3",)), "readonly": Constraint()},
+    }
 
 
 def test_without_users_only_this_machine_gets_in(tmp_path: Path) -> None:

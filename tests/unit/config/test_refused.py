@@ -121,6 +121,10 @@ from tests.unit.config.support import load, write
         ),
         ("<users><u><password_sha256_hex>xyz</password_sha256_hex></u></users>", "is not 64 hex digits"),
         ("<users><u><no_password/><profile>p</profile></u></users>", "profile 'p', which does not exist"),
+        (
+            "<profiles><a><constraints><max_threads><most>3</most></max_threads></constraints></a></profiles>",
+            "<most> is no constraint of a setting",
+        ),
         ("<default_profile>p</default_profile><profiles><a/></profiles>", "is 'p', which does not exist"),
         ("<users><u><no_password/><networks><ip>x</ip></networks></u></users>", "<ip> is 'x'"),
         (

@@ -17,6 +17,7 @@ from engine.node.statements.statement import Answer, Asked
 from engine.node.system.system_tables import SystemTables
 from engine.sql import Statement
 from engine.storage import ChdbPool
+from engine.storage.setting_rules import SettingRules
 
 PROFILE = {"readonly": "1", "max_bytes_to_read": "800"}
 
@@ -40,6 +41,7 @@ async def url(tmp_path: Path) -> AsyncIterator[str]:
         router=StatementRouter(tables=SystemTables([]), run_on_cluster=nowhere),
         env=SystemEnv(),
         replicas_status=no_replicas,
+        rules=SettingRules(pool),
     )
     await server.start()
     yield f"http://127.0.0.1:{server.http_port}/"

@@ -15,6 +15,7 @@ from engine.node.statements.statement import Answer, Asked
 from engine.node.system.system_tables import SystemTables
 from engine.sql import Statement
 from engine.storage import ChdbPool
+from engine.storage.setting_rules import SettingRules
 
 
 async def no_replicas() -> str:
@@ -37,6 +38,7 @@ async def test_what_was_left_open_for_a_statement_that_is_refused_is_closed(tmp_
         router=StatementRouter(tables=SystemTables([]), run_on_cluster=refuse),
         env=SystemEnv(),
         replicas_status=no_replicas,
+        rules=SettingRules(pool),
     )
     await server.start()
     sql = "CREATE TABLE t ON CLUSTER c (k Int8) ENGINE = Memory"

@@ -26,6 +26,7 @@ from engine.node.statements.statement import Answer, Asked
 from engine.node.system.system_tables import SystemTables
 from engine.sql import Statement, parse_statement
 from engine.storage import ChdbPool
+from engine.storage.setting_rules import SettingRules
 
 CREATE = "CREATE TABLE it ON CLUSTER `c's` (x Int8) ENGINE = Memory"
 IDS = "SELECT query_id, Settings['log_comment'], user, query, query_kind FROM system.processes WHERE "
@@ -49,6 +50,7 @@ class Node:
             ),
             env=SystemEnv(),
             replicas_status=self._no_replicas,
+            rules=SettingRules(pool),
             statements=self.statements,
         )
 
