@@ -64,14 +64,15 @@ class EphemeralNode:
 async def remove_ephemeral_if_content_matches(keeper: Keeper, path: str, data: bytes) -> None:
     """Clear the way for an ephemeral node: what a session of one's own left behind is removed at once.
 
-    A node with another value is somebody else's: wait for it at most three session timeouts, then raise Busy.
-    (ClickHouse's deleteEphemeralNodeIfContentMatches.)
+    So is a node that no session owns, as a copy of Keeper's tree makes it of an ephemeral one: it would
+    never go. A node with another value is somebody else's: wait for it at most three session timeouts, then
+    raise Busy. (ClickHouse's deleteEphemeralNodeIfContentMatches.)
     """
     try:
         node = await keeper.get(path)
     except NoNode:
         return
-    if node.data == data:
+    if node.data == data or not node.stat.ephemeral_owner:
         await try_remove(keeper, path, version=node.stat.version)
         return
     patience_s = 3 * keeper.session_timeout_s

@@ -121,6 +121,23 @@ def test_a_claim_that_an_earlier_process_left_is_replaced() -> None:
     run(main, "a")
 
 
+def test_a_claim_that_no_session_owns_holds_up_nothing() -> None:
+    """As a copy of Keeper's tree, made by a tool that knows no ephemeral nodes, brings it along."""
+
+    async def main(bench: Bench) -> None:
+        bench.start("a")
+        await bench.ddl(CREATE, "t1")
+        await bench.stop("a")
+        submission = await bench.submit(ADD, "t2")
+        copied = await bench.keeper("somebody")
+        await copied.create(PATHS.active(submission.entry, host("a")), b"another server")
+        bench.start("a")
+        assert (await bench.last(await bench.client(), submission.entry)).is_complete
+        assert await status_on(bench, submission.entry, "a") == ExecutionStatus()
+
+    run(main, "a")
+
+
 def test_a_queue_that_was_made_anew_is_read_from_its_start() -> None:
     async def main(bench: Bench) -> None:
         bench.start("a")

@@ -310,6 +310,15 @@ async def test_what_ones_own_old_session_left_is_removed_at_once(env, server, al
 
 
 @simulated
+async def test_a_node_that_no_session_owns_is_removed_at_once(env, server, alice, bob):
+    await alice.create("/active", b"host1")
+    started_s = env.monotonic_s()
+    await remove_ephemeral_if_content_matches(bob, "/active", b"host2")
+    assert await bob.exists("/active") is None
+    assert env.monotonic_s() == started_s
+
+
+@simulated
 async def test_somebody_elses_ephemeral_node_is_waited_for(env, server, alice, bob):
     await EphemeralNode.create(alice, "/active", b"host1")
     server.crash_client("alice")
