@@ -322,6 +322,29 @@ def test_what_cannot_be_is_refused_with_clickhouses_code(three: Three) -> None:
     assert len(three.digests(d)) == 1
 
 
+def test_functions_of_the_initiator_are_written_out_in_what_all_replicas_have(three: Three) -> None:
+    """n2 has another function of that name, n3 has none."""
+    d = three.database()
+    three.n1.query("CREATE FUNCTION in_cents AS (euros, more) -> euros * 100 + more")
+    three.n2.query("CREATE FUNCTION in_cents AS (euros, more) -> 0")
+    within = {"distributed_ddl_task_timeout": "20"}
+    three.n1.query(
+        f"CREATE TABLE {d}.prices (e UInt64, c UInt64 DEFAULT in_cents(e, 1)) ENGINE = ReplicatedMergeTree "
+        "ORDER BY e",
+        **within,
+    )
+    three.n1.query(f"CREATE VIEW {d}.v AS SELECT in_cents(e + 1, 2) * 2 AS twice FROM {d}.prices", **within)
+    three.n1.query(f"CREATE TABLE {d}.plain (e UInt64) ENGINE = MergeTree ORDER BY e", **within)
+    three.n1.query(f"ALTER TABLE {d}.plain ADD COLUMN c UInt64 MATERIALIZED in_cents(e, 3)", **within)
+    three.n3.query(f"INSERT INTO {d}.prices (e) VALUES (5)")
+    three.synced(f"{d}.prices")
+    assert three.same(f"SELECT c, (SELECT twice FROM {d}.v) FROM {d}.prices") == "501\t1204\n"
+    assert "in_cents" not in three.same(SHOWN.format(d))
+    eventually(lambda: len(three.digests(d)), 1)
+    for node in (three.n1, three.n2):
+        node.query("DROP FUNCTION in_cents")
+
+
 def test_a_table_made_like_one_that_only_the_initiator_has_is_on_all(three: Three) -> None:
     d = three.database()
     n1 = three.n1

@@ -72,7 +72,8 @@ class DatabasesNode:
             identity=identity,
             topology=topology,
         )
-        self.statements = DatabaseStatements(self.databases, TableColumns(local, env), env)
+        columns = TableColumns(local, env)
+        self.statements = DatabaseStatements(self.databases, columns, env, path=pool.path)
         self.cluster_facts = ClusterFacts(self.databases)
         replicated.macros_from(self.databases.macros_of)
         replicated.on_altered = self._altered

@@ -8,12 +8,14 @@ replica. What the log is not for goes the way of any other statement.
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from engine.databases import OUTPUT_COLUMNS, Commit
 from engine.ddl import DEFAULT_TIMEOUT_S, OutputMode
 from engine.env import Env
 from engine.errors import Code, SqlError
 from engine.node.databases.create_text import is_create_replicated
+from engine.node.databases.function_bodies import with_function_bodies
 from engine.node.databases.rewriting import (
     check_create,
     for_log,
@@ -71,10 +73,14 @@ _NOT_SHIPPED = frozenset(
 class DatabaseStatements:
     """Asked before any other handler."""
 
-    def __init__(self, databases: ReplicatedDatabases, columns: TableColumns, env: Env) -> None:
+    def __init__(
+        self, databases: ReplicatedDatabases, columns: TableColumns, env: Env, *, path: Path
+    ) -> None:
+        """`path` is the node's data."""
         self._databases = databases
         self._columns = columns
         self._env = env
+        self._path = path
         self._show = ShowDatabase(databases.catalog)
         self._commands = DatabaseCommands(databases)
 
@@ -198,6 +204,7 @@ class DatabaseStatements:
         if defined != sql:
             sql, asked = defined, replace(asked, settings={**asked.settings, **AS_THEY_ARE})
         await asked.check_syntax()
+        sql = await with_function_bodies(asked, sql, self._path)
         sql = await with_columns(asked, sql)
         asked = replace(asked, settings={**asked.settings, **output_settings(asked.sql)})
         own = {**asked.session.settings, **asked.settings, **trailing_settings(asked.sql)}
