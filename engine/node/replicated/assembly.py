@@ -7,6 +7,7 @@ anybody can read them; Keeper is waited for in the background. Order of stop: ta
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -218,11 +219,12 @@ class ReplicatedNode:
     ) -> Answer | None:
         return await self._inserts.insert(asked, insert, rows, write_input)
 
-    def check_written(self, asked: Asked, statement: Statement) -> None:
-        """See `ReplicatedTables.check_written`."""
+    def written_by_chdb(self, asked: Asked, statement: Statement) -> AbstractContextManager[None]:
+        """See `ReplicatedTables.written_by_chdb`."""
         if statement.kind is StatementKind.INSERT:
             for name in statement.tables[:1]:
-                self.tables.check_written(name.within(asked.current_database))
+                return self.tables.written_by_chdb(name.within(asked.current_database))
+        return nullcontext()
 
     async def prepare_read(self, asked: Asked, statement: Statement) -> Asked:
         return await self._part_names.prepare(await self._reads.prepare(asked, statement), statement)

@@ -9,7 +9,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, nullcontext
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    ExitStack,
+    asynccontextmanager,
+    nullcontext,
+)
 from dataclasses import replace
 from typing import Protocol
 
@@ -60,8 +66,9 @@ class Replicated(ReplicatedStatements, Protocol):
         """Run an INSERT whose rows come as a stream; None when the table is not replicated."""
         ...
 
-    def check_written(self, asked: Asked, statement: Statement) -> None:
-        """chDB has run an INSERT into a table that was not replicated. Raises SqlError 60 if it is now."""
+    def written_by_chdb(self, asked: Asked, statement: Statement) -> AbstractContextManager[None]:
+        """In the block chDB runs a statement, an INSERT perhaps, that is about none of them. Entering and
+        leaving raises SqlError 60 if the INSERT's table is replicated by now."""
         ...
 
     async def prepare_read(self, asked: Asked, statement: Statement) -> Asked:
@@ -323,9 +330,8 @@ class StatementRouter:
                 return
             leaves_nothing = statement.is_query or statement.kind is StatementKind.INSERT
             asked = of_session(asked, statement)
-            result = await asked.run(sql, session=session, is_harmless=leaves_nothing)
-            if self._replicated is not None and not is_for_chdb:
-                self._replicated.check_written(asked, statement)
+            with self._written_by_chdb(asked, statement, is_for_chdb=is_for_chdb):
+                result = await asked.run(sql, session=session, is_harmless=leaves_nothing)
             self._remember(asked, statement)
             may_redefine = not statement.is_query and statement.kind not in CHANGE_NO_DEFINITION
             if self._replicated is not None and may_redefine:
@@ -368,15 +374,21 @@ class StatementRouter:
             answer = await self._replicated.insert(asked, insert, rows, self._insert_from_input)
             if answer is not None:
                 return answer
-        if insert.input_structure:
-            result = await self._insert_from_input(asked, insert, rows)
-        else:
-            result = await asked.session.insert(
-                insert.head, format=insert.format, rows=rows, params=asked.params, scope=asked.scope
-            )
-        if self._replicated is not None and not is_for_chdb:
-            self._replicated.check_written(asked, statement)
+        with self._written_by_chdb(asked, statement, is_for_chdb=is_for_chdb):
+            if insert.input_structure:
+                result = await self._insert_from_input(asked, insert, rows)
+            else:
+                result = await asked.session.insert(
+                    insert.head, format=insert.format, rows=rows, params=asked.params, scope=asked.scope
+                )
         return WholeAnswer(result, format=asked.format)
+
+    def _written_by_chdb(
+        self, asked: Asked, statement: Statement, *, is_for_chdb: bool
+    ) -> AbstractContextManager[None]:
+        if self._replicated is None or is_for_chdb:
+            return nullcontext()
+        return self._replicated.written_by_chdb(asked, statement)
 
     async def _insert_from_input(
         self, asked: Asked, insert: InsertText, rows: AsyncIterator[bytes]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from engine.node.replicated.running.runtime import ReplicatedTables
 from engine.node.statements.router import StatementRouter
 from engine.node.statements.statement import Asked
 from engine.node.system.system_tables import SystemTables
-from engine.sql import Statement, parse_statement
+from engine.sql import Statement
 from engine.storage import ChdbPool
 from engine.storage.statement_text import InsertText
 
@@ -31,8 +32,9 @@ class Remembers:
     async def prepare_read(self, asked: Asked, statement: Statement) -> Asked:
         return asked
 
-    def check_written(self, asked: Asked, statement: Statement) -> None:
+    def written_by_chdb(self, asked: Asked, statement: Statement) -> AbstractContextManager[None]:
         """None of its tables is replicated."""
+        return nullcontext()
 
     def changed(self) -> None:
         self.changes += 1
@@ -40,20 +42,26 @@ class Remembers:
 
 class Creating(Remembers):
     """Those of a node where a replicated table `t` is being made: it is recorded when an INSERT has been
-    found to concern none, and chDB has it."""
+    found to concern none, and before or behind chDB's part of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_late: bool) -> None:
         super().__init__()
+        self._is_late = is_late
         self.tables = ReplicatedTables()
 
-    async def run(self, asked: Asked, statement: Statement) -> None:
+    def _record(self) -> None:
         self.tables.recorded = lambda: [TableName("default", "t")]
 
     async def insert(self, asked: Asked, *_: object) -> None:
-        await self.run(asked, parse_statement(asked.sql))
+        return None
 
-    def check_written(self, asked: Asked, statement: Statement) -> None:
-        self.tables.check_written(statement.tables[0].within(asked.current_database))
+    @contextmanager
+    def written_by_chdb(self, asked: Asked, statement: Statement) -> Iterator[None]:
+        if not self._is_late:
+            self._record()
+        with self.tables.written_by_chdb(statement.tables[0].within(asked.current_database)):
+            yield
+            self._record()
 
 
 async def nowhere(asked: Asked, statement: Statement) -> object:
@@ -97,19 +105,20 @@ async def rows() -> AsyncIterator[bytes]:
     yield b"3\n"
 
 
+@pytest.mark.parametrize(("is_late", "count"), [(False, "0\n"), (True, "1\n")])
 @pytest.mark.parametrize("form", ["values", "select", "stream"])
 async def test_an_insert_whose_table_became_a_replicated_one_is_not_acknowledged(
-    tmp_path: Path, form: str
+    tmp_path: Path, form: str, is_late: bool, count: str
 ) -> None:
     """1. An INSERT into a table that is not there is chDB's. 2. A replicated table of that name is being
-    made, which chDB has already. 3. chDB writes into it, past Keeper."""
+    made. 3. If that is before chDB has the INSERT it never gets it."""
     pool = await ChdbPool.open(tmp_path)
     try:
         await pool.query("CREATE TABLE t (k UInt8) ENGINE = Memory")
         router = StatementRouter(
             tables=SystemTables([]),
             run_on_cluster=nowhere,  # type: ignore[arg-type]
-            replicated=Creating(),  # type: ignore[arg-type]
+            replicated=Creating(is_late=is_late),  # type: ignore[arg-type]
         )
         head = "INSERT INTO t"
         sql = {"values": f"{head} VALUES (1)", "select": f"{head} SELECT 2", "stream": f"{head} FORMAT CSV"}
@@ -121,5 +130,6 @@ async def test_an_insert_whose_table_became_a_replicated_one_is_not_acknowledged
                 async with router.run(asked):
                     raise AssertionError("it was acknowledged")
         assert refused.value.code == 60
+        assert (await pool.query("SELECT count() FROM t", format="TSV")).text == count
     finally:
         await pool.close()

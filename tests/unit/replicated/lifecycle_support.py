@@ -155,6 +155,9 @@ class Disk(LocalTables):
         statement = parse_statement(sql)
         if sql.startswith("DESCRIBE"):
             return replace(NOTHING, data=b'["a", "Int8"]\n')
+        if statement.kind in (StatementKind.RENAME_TABLE, StatementKind.EXCHANGE_TABLES):
+            await self.run(sql)
+            return NOTHING
         self.bomb.tick()
         if sql.startswith("UNDROP"):
             uuid = await self.last_dropped(statement.tables[0])

@@ -79,7 +79,8 @@ class AttachDefinitionStatements:
         await self._check_place(record)
         life.catalog.put(record)
         try:
-            await make_in_chdb(asked, definition, record)
+            async with life.tables.local_writes.taking([name]):
+                await make_in_chdb(asked, definition, record)
         except SqlError:
             life.catalog.remove(uuid)
             raise

@@ -104,21 +104,22 @@ class Converter:
             )
         await life.check_new_name(name)
         keeper = await life.holder.get(timeout_s=_KEEPER_WAIT_S)
-        await life.local.run(f"ATTACH TABLE {name.quoted}")
-        try:
-            [local] = (await life.local.by_uuid(uuids)).values()
-            record = self._record_of(local)
-            await self._check_parts(local)
-            if await keeper.exists(record.me.root) is not None:
-                raise SqlError(
-                    Code.REPLICA_ALREADY_EXISTS,
-                    f"Replica {record.me.root} already exists.",
-                    hint="If its server is gone for good, SYSTEM DROP REPLICA removes it.",
-                )
-        except OnclusterError:
-            await life.local.run(f"DETACH TABLE {name.quoted}")
-            raise
-        life.catalog.put(record)
+        async with life.tables.local_writes.taking([name]):
+            await life.local.run(f"ATTACH TABLE {name.quoted}")
+            try:
+                [local] = (await life.local.by_uuid(uuids)).values()
+                record = self._record_of(local)
+                await self._check_parts(local)
+                if await keeper.exists(record.me.root) is not None:
+                    raise SqlError(
+                        Code.REPLICA_ALREADY_EXISTS,
+                        f"Replica {record.me.root} already exists.",
+                        hint="If its server is gone for good, SYSTEM DROP REPLICA removes it.",
+                    )
+            except OnclusterError:
+                await life.local.run(f"DETACH TABLE {name.quoted}")
+                raise
+            life.catalog.put(record)
         await self.attach_prepared(record, local)
 
     async def attach_prepared(self, record: TableRecord, local: LocalTable) -> RunningTable:

@@ -230,7 +230,8 @@ class CreateStatements:
         record = replace(record, for_view=for_view)
         life.catalog.put(record)
         try:
-            await make_in_chdb(asked, definition, record)
+            async with life.tables.local_writes.taking([name]):
+                await make_in_chdb(asked, definition, record)
         except SqlError:
             await life.local.drop(name, uuid)
             life.catalog.remove(uuid)

@@ -178,7 +178,7 @@ class DropRenameStatements:
             for name in names:
                 if self._life.tables.find(name) is None:  # perhaps the new name of one
                     await self._life.check_new_name(name)
-            async with renaming(self._life, map(self._life.tables.find, sorted(set(names)))):
+            async with renaming(self._life, map(self._life.tables.find, sorted(set(names))), names):
                 await self._in_chdb(asked, asked.sql)
         return True
 
@@ -188,7 +188,8 @@ class DropRenameStatements:
             tables = self._of_database(databases[0])
             if not tables:
                 return False
-            async with renaming(self._life, tables):
+            names = [TableName(databases[1], table.name.table) for table in tables]
+            async with renaming(self._life, tables, names):
                 await self._in_chdb(asked, asked.sql)
         return True
 

@@ -67,7 +67,7 @@ async def replace_table(
             _refuse_conflict(life, me)
         try:
             await make(temporary)
-            async with renaming(life, map(life.tables.find, (temporary, name))):
+            async with renaming(life, map(life.tables.find, (temporary, name)), [name]):
                 if old is None:
                     await life.local.run(f"RENAME TABLE {temporary.quoted} TO {name.quoted}")
                 else:

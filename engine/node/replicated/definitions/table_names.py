@@ -21,11 +21,15 @@ log = logging.getLogger(__name__)
 
 
 @asynccontextmanager
-async def renaming(life: TableLifecycle, tables: Iterable[RunningTable | None]) -> AsyncIterator[None]:
-    """The block has chDB give `tables` other names, which are theirs everywhere then, also in Keeper. Peers
-    fetch by the replica's path, so an old name in `host` misleads people only. The caller holds the names."""
+async def renaming(
+    life: TableLifecycle, tables: Iterable[RunningTable | None], names: Iterable[TableName]
+) -> AsyncIterator[None]:
+    """The block has chDB give `tables` other names, of `names`, which are theirs everywhere then, also in
+    Keeper. Peers fetch by the replica's path, so an old name in `host` misleads people only. The caller holds
+    the names."""
     renamed: list[RunningTable] = []
     async with AsyncExitStack() as stack:
+        await stack.enter_async_context(life.tables.local_writes.taking(names))
         for table in tables:
             if table is not None:
                 await stack.enter_async_context(table.store.renaming())

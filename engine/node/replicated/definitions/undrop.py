@@ -88,12 +88,13 @@ class UndropStatements:
         await self._check_place(record)
         life.catalog.put(record)
         try:
-            await asked.session.query(
-                f"UNDROP TABLE {record.name.quoted} UUID '{record.uuid}'",
-                format="Null",
-                scope=asked.scope,
-                multi=False,
-            )
+            async with life.tables.local_writes.taking([record.name]):
+                await asked.session.query(
+                    f"UNDROP TABLE {record.name.quoted} UUID '{record.uuid}'",
+                    format="Null",
+                    scope=asked.scope,
+                    multi=False,
+                )
         except SqlError:
             life.catalog.remove(record.uuid)
             raise

@@ -54,11 +54,13 @@ class ReplicatedInserts(StagedInserts):
         if text.table is None:
             return None
         name = text.table.within(asked.current_database)
+        await self._tables.local_writes.settled(name)
         table = self._tables.find_to_write(name)
         if table is None:
             table = self._tables.find_to_write(await self._views.written_by(name))
         if table is None:
-            result: QueryResult | None = await self._views.insert_plain(asked, name, text, write)
+            with self._tables.written_by_chdb(name):
+                result: QueryResult | None = await self._views.insert_plain(asked, name, text, write)
         else:
             result = await self._insert_into(asked, table, text, write)
         return None if result is None else WholeAnswer(result, format=asked.format)

@@ -18,6 +18,7 @@ from engine.errors import Code, SqlError
 from engine.names import TableName
 from engine.node.replicated.running.catalog import TableRecord
 from engine.node.replicated.running.local_tables import LocalTable
+from engine.node.replicated.running.local_writes import LocalWrites
 from engine.node.statements.statement import Asked
 from engine.replication.commands.create import Created
 from engine.replication.part_name import PartName
@@ -175,6 +176,7 @@ class ReplicatedTables:
         self.recorded: Callable[[], Collection[TableName]] = tuple
         """Names of the tables of the catalog, attached or not; set by `TableLifecycle`."""
         self.being_dropped: set[TableName] = set()
+        self.local_writes = LocalWrites()
 
     def __len__(self) -> int:
         return len(self._by_uuid)
@@ -188,7 +190,11 @@ class ReplicatedTables:
         return bool(self._by_uuid or self.being_dropped or self.recorded())
 
     def is_ours(self, name: TableName) -> bool:
-        """Whether a table of this name is replicated, also while it is being attached or detached."""
+        """Whether a table of this name is replicated, also while it is being attached or detached, or gets
+        the name."""
+        return self.local_writes.is_taken(name) or self._has(name)
+
+    def _has(self, name: TableName) -> bool:
         return name in self._by_name or name in self.being_dropped or name in self.recorded()
 
     def find_to_write(self, name: TableName) -> RunningTable | None:
@@ -206,18 +212,20 @@ class ReplicatedTables:
             )
         return table
 
-    def check_written(self, name: TableName) -> None:
-        """chDB has written into a table that was not replicated when the INSERT began: one that was being
-        made meanwhile, say, is chDB's for a moment, and has nothing of that.
+    @contextmanager
+    def written_by_chdb(self, name: TableName) -> Iterator[None]:
+        """In the block chDB writes into a table that is not replicated (`LocalWrites`).
 
-        Raises SqlError 60 UNKNOWN_TABLE.
+        Raises SqlError 60 UNKNOWN_TABLE where it is by now, or gets one's name; nothing was begun then. Also
+        at the end of an INSERT that was not waited for: what it wrote is no replica's.
         """
         if self.is_ours(name):
-            raise SqlError(
-                Code.UNKNOWN_TABLE,
-                f"Table {name} was not there when the INSERT began, and is a replicated one now.",
-                hint="Nothing was inserted into it: repeat the INSERT.",
-            )
+            raise _has_become_replicated(name)
+        with self.local_writes.under_way(name):
+            yield
+            writes = self.local_writes
+            if writes.is_given(name) or (self._has(name) and not writes.is_taken(name)):
+                raise _has_become_replicated(name)
 
     def find_for(self, asked: Asked, name: TableName) -> RunningTable | None:
         """The table that `name` means in a statement."""
@@ -253,3 +261,11 @@ class ReplicatedTables:
     def _forget_name(self, table: RunningTable) -> None:
         if self._by_name.get(table.ctx.name) is table:
             del self._by_name[table.ctx.name]
+
+
+def _has_become_replicated(name: TableName) -> SqlError:
+    return SqlError(
+        Code.UNKNOWN_TABLE,
+        f"Table {name} was not there when the INSERT began, and is a replicated one now.",
+        hint="Nothing was inserted into it: repeat the INSERT.",
+    )
