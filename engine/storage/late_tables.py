@@ -104,6 +104,18 @@ def is_held_back(flag: Path) -> bool:
         return True
 
 
+def move_held_back(path: Path, file: Path, to: Path) -> None:
+    """A table that chDB does not have gets another name, in Atomic databases: its definition says neither of
+    them. `file` and `to` are its definition's, `path` is chDB's. Raises OSError.
+
+    The flag goes first and comes last: what a crash leaves in between the next start holds back again.
+    """
+    to.parent.mkdir(parents=True, exist_ok=True)
+    file.with_name(file.name + FLAG).unlink(missing_ok=True)
+    file.rename(to)
+    _put(to.with_name(to.name + FLAG), private_directory(path) / "late_table")
+
+
 def _is_late(definition: bytes) -> bool:
     return any(_EVALUATED.search(clause) for clause in _CLAUSE.findall(definition))
 

@@ -408,6 +408,10 @@ def test_a_table_whose_other_table_is_gone_stays_out_of_the_node_and_in_its_repl
     for table in ("changed", "renamed"):
         pair.n2.query(f"CREATE TABLE ask.{table} (k UInt64, t DateTime) ENGINE = MergeTree {ttl}")
         pair.n1.query(f"INSERT INTO ask.{table} VALUES (1, '2100-01-01')")
+    for table in ("r_renamed", "r_made_anew"):
+        pair.n2.query(f"CREATE TABLE ask.{table} (k UInt64, t DateTime) ENGINE = ReplicatedMergeTree {ttl}")
+        pair.n2.query(f"INSERT INTO ask.{table} VALUES (1, '2100-01-01')")
+        pair.n1.query(f"SYSTEM SYNC REPLICA ask.{table}")
     pair.n1.query("DROP TABLE ask.asked SETTINGS check_table_dependencies = 0")
     pair.restart("n1")
     pair.n2.query("CREATE TABLE ask.asked (k UInt64) ENGINE = Set")
@@ -415,6 +419,16 @@ def test_a_table_whose_other_table_is_gone_stays_out_of_the_node_and_in_its_repl
     pair.n2.query("ALTER TABLE ask.changed ADD COLUMN more UInt8", **done)
     pair.n2.query("RENAME TABLE ask.renamed TO ask.other_name", **done)
     pair.n2.query("DROP TABLE ask.p", **done)
+    pair.n2.query("RENAME TABLE ask.r_renamed TO ask.r_2", **done)
+    pair.n2.query("DROP TABLE ask.r_made_anew", **done)
+    pair.n2.query("CREATE TABLE ask.r_made_anew (k Int8) ENGINE = ReplicatedMergeTree ORDER BY k", **done)
+    pair.n2.query("INSERT INTO ask.r_made_anew VALUES (7)")
+    pair.n1.query("SYSTEM SYNC REPLICA ask.r_made_anew")
+    assert pair.same("SELECT k FROM ask.r_made_anew") == "7\n"
+    pair.n1.query("ATTACH TABLE ask.r_2")
+    pair.n2.query("INSERT INTO ask.r_2 VALUES (2, '2100-01-01')")
+    pair.n1.query("SYSTEM SYNC REPLICA ask.r_2")
+    assert pair.same("SELECT count() FROM ask.r_2") == "2\n"
     assert pair.same("SELECT count() FROM ask.changed") == "0\n"
     assert pair.same("SELECT count() FROM ask.other_name") == "0\n"
     orphans = pair.local.directory / "nodes/n1/data/oncluster/orphans"
@@ -423,4 +437,9 @@ def test_a_table_whose_other_table_is_gone_stays_out_of_the_node_and_in_its_repl
     pair.n1.query("DROP TABLE ask.changed, ask.other_name")
     pair.n1.query("ATTACH TABLE ask.r")
     pair.n1.query("SYSTEM SYNC DATABASE REPLICA ask")
-    assert pair.same("SHOW TABLES FROM ask") == "asked\nother\nr\n"
+    assert pair.same("SHOW TABLES FROM ask") == "asked\nother\nr\nr_2\nr_made_anew\n"
+    # Its replica is there, and its rows.
+    pair.restart("n1")
+    [aside] = pair.n1.query("SHOW TABLES FROM ask_broken_replicated_tables").split()
+    assert aside.startswith("r_made_anew_")
+    assert pair.n1.query(f"SELECT k FROM ask_broken_replicated_tables.{aside}") == "1\n"

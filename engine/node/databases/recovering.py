@@ -7,6 +7,7 @@ with its rows (`replacement`).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import UUID
 
 from engine.names import TableName, quote_identifier
@@ -48,11 +49,19 @@ class RecoverySteps:
                 await self._put_into(kept, f"{kept.table}_{uuid.hex[:8]}", replicated=False)
 
     async def rename(self, name: str, new_name: str) -> None:
-        database = self._database.name
-        await self._database.run(
-            f"RENAME TABLE {TableName(database, name).quoted} TO {TableName(database, new_name).quoted}",
-            QUIET,
-        )
+        table, to = TableName(self._database.name, name), TableName(self._database.name, new_name)
+        if self._shell.texts.is_held_back(table):
+            self._rename_held_back(table, to)
+            return
+        await self._database.run(f"RENAME TABLE {table.quoted} TO {to.quoted}", QUIET)
+
+    def _rename_held_back(self, table: TableName, to: TableName) -> None:
+        """chDB does not have it; the node's record of a replicated table has its name."""
+        catalog, uuid = self._shell.life.catalog, uuid_of(self._shell.texts.read_raw(table) or "")
+        self._shell.texts.rename_held_back(table, to)
+        record = None if uuid is None else catalog.get(uuid)
+        if record is not None:
+            catalog.put(replace(record, name=to))
 
     async def drop(self, name: str) -> None:
         """What has no rows of its own: a view, a dictionary, a table in memory. A replicated table that a
@@ -73,12 +82,11 @@ class RecoverySteps:
 
     async def move_aside(self, name: str, new_name: str, *, replicated: bool) -> None:
         """Into `<database>_broken_replicated_tables`, or else into `<database>_broken_tables`, whose tables
-        have no UUID. What chDB does not have goes to `oncluster/orphans`; of a replicated table that is for a
-        person to do, since it has a replica in Keeper."""
+        have no UUID; for that chDB has to have them, and a plain table that it does not have goes to
+        `oncluster/orphans`."""
         table = TableName(self._database.name, name)
-        if self._shell.texts.is_held_back(table):
-            if not replicated:
-                self._shell.texts.set_aside(table)
+        if self._shell.texts.is_held_back(table) and not replicated:
+            self._shell.texts.set_aside(table)
             return
         await self._put_into(table, new_name, replicated=replicated)
 
@@ -90,4 +98,8 @@ class RecoverySteps:
             f"CREATE DATABASE IF NOT EXISTS {quote_identifier(to)} ENGINE = {engine}",
             {"allow_deprecated_database_ordinary": "1"},
         )
-        await self._database.run(f"RENAME TABLE {table.quoted} TO {TableName(to, new_name).quoted}", QUIET)
+        aside = TableName(to, new_name)
+        if self._shell.texts.is_held_back(table):
+            self._rename_held_back(table, aside)
+            return
+        await self._database.run(f"RENAME TABLE {table.quoted} TO {aside.quoted}", QUIET)

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from engine.names import TableName, escape_for_file_name, unescape_for_file_name
 from engine.node.distributed.registry.create_sql import with_engine
-from engine.storage.late_tables import is_held_back
+from engine.storage.late_tables import is_held_back, move_held_back
 from engine.storage.orphans import set_table_aside
 
 _SUFFIX = ".sql"
@@ -81,9 +81,24 @@ class SchemaTexts:
 
     def set_aside(self, table: TableName) -> None:
         """One that is held back, with its rows, out of the node. Raises OSError."""
-        directory = (self._metadata / escape_for_file_name(table.database)).resolve()
         uuid = uuid_of(self.read_raw(table) or "")
-        set_table_aside(self._path, directory / f"{escape_for_file_name(table.table)}{_SUFFIX}", str(uuid))
+        set_table_aside(self._path, self._file(table), str(uuid))
+
+    def rename_held_back(self, table: TableName, to: TableName) -> None:
+        """One that is held back gets another name, in Atomic databases. Raises OSError."""
+        move_held_back(self._path, self._file(table), self._file(to))
+
+    def _file(self, table: TableName) -> Path:
+        return self._directory(table.database) / f"{escape_for_file_name(table.table)}{_SUFFIX}"
+
+    def _directory(self, database: str) -> Path:
+        """chDB links it with the first table, by the UUID of an Atomic database."""
+        link = self._metadata / escape_for_file_name(database)
+        if link.exists():
+            return link.resolve()
+        raw = (self._metadata / f"{escape_for_file_name(database)}{_SUFFIX}").read_text("utf-8")
+        uuid = str(uuid_of(raw))
+        return self._path / "store" / uuid[:3] / uuid
 
     def of(self, raw: str) -> str:
         """Of chDB's text."""
