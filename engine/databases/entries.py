@@ -2,10 +2,10 @@
 
 Safety argument. For each entry the replica waits until its initiator has committed it or given it up
 (`proposal`), then carries it out and records that in one transaction: pointer, `finished`, digest. A crash
-between effect and record leaves a digest that does not fit, and the next start compares every definition with
-Keeper's (`comparison`), which finds them as they should be. What was carried out and could not be recorded,
-because the connection or the session was lost, is recorded later and not carried out again: a second EXCHANGE
-would undo the first, and a second TRUNCATE take rows that came since.
+between effect and record leaves a digest that does not fit; the next start recognises the effect
+(`unrecorded`), or compares every definition with Keeper's (`comparison`). What was carried out and could not
+be recorded, because the connection or the session was lost, is recorded later and not carried out again: a
+second EXCHANGE would undo the first, and a second TRUNCATE take rows that came since.
 
 The initiator's own entries are carried out in the client's task (`initiator`), whose end is waited for here.
 
@@ -24,6 +24,7 @@ from engine.databases.digest import LOST_DIGEST, digest_of
 from engine.databases.progress import Progress
 from engine.databases.replica import DatabaseReplica
 from engine.databases.shard_turn import ShardTurn
+from engine.databases.unrecorded import find_unrecorded
 from engine.ddl.attempt import Fence
 from engine.ddl.entry import DDLLogEntry
 from engine.ddl.text import encode_bytes
@@ -83,9 +84,13 @@ class EntryExecutor:
         return False
 
     async def record_what_is_done(self, keeper: Keeper) -> None:
-        """The session ended between effect and record: the definitions here are those of a later entry than
-        Keeper says. If that cannot be said any more they are compared as they are."""
-        number, replica = self._unrecorded, self._replica
+        """The session, or an earlier process, ended between effect and record: the definitions here are those
+        of a later entry than Keeper says. If that cannot be said any more they are compared as they are."""
+        replica = self._replica
+        if not self._unrecorded:
+            async with self._progress.definitions:
+                self._unrecorded = await find_unrecorded(keeper, replica)
+        number = self._unrecorded
         if not number:
             return
         digest = await is_there(keeper, replica.paths.replica(replica.me, "digest"))

@@ -55,6 +55,15 @@ class LocalSchema(Protocol):
         """The last entry of which `begins` was told; 0 if nothing is known."""
         ...
 
+    def is_effect_of(self, number: int, query: str, digest: int) -> bool:
+        """Whether the definitions differ from those with this digest by the whole effect of entry `number`,
+        which was begun here, and by nothing else. False where that cannot be proven."""
+        ...
+
+    async def take_back(self, query: str) -> None:
+        """The opposite of a statement that `is_effect_of` is true of. Raises SqlError."""
+        ...
+
     async def redo(self, query: str, settings: Mapping[str, str]) -> None:
         """A statement that this replica has committed and may not have carried out before its process
         ended. Raises SqlError."""

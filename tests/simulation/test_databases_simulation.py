@@ -52,6 +52,8 @@ class Disk:
     aside: list[str] = field(default_factory=list)
     dropped_with_rows: int = 0
     begun: int = 0
+    altered: tuple[int, int, int] | None = None
+    """Of the entry that alters: its number, the digests of all definitions and of the other ones."""
 
     def copy(self) -> Disk:
         """An image of the disk, as machines are restored from: nobody knows of tables that came since."""
@@ -120,7 +122,32 @@ class ModelSchema:
             self._write(after)
 
     async def execute(self, number: int, query: str, settings: Mapping[str, str], fence: Fence) -> None:
+        if query.startswith("ALTER"):
+            self._process.gate()
+            self._disk.altered = (number, digest_of(self._disk.texts), digest_of(self._others(query)))
+            self._process.gate()
         self._write(applied(self._disk.texts, query, is_again=True))
+
+    def is_effect_of(self, number: int, query: str, digest: int) -> bool:
+        verb, name, *_ = query.split()
+        texts = self.texts()
+        if digest_of(texts) == digest:
+            return False
+        if verb == "ALTER":
+            return name in texts and self._disk.altered == (number, digest, digest_of(self._others(query)))
+        opposite = _opposite(query)
+        try:
+            return opposite is not None and digest_of(applied(texts, opposite)) == digest
+        except SqlError:
+            return False
+
+    async def take_back(self, query: str) -> None:
+        opposite = _opposite(query)
+        assert opposite is not None
+        self._write(applied(self._disk.texts, opposite))
+
+    def _others(self, query: str) -> Mapping[str, str]:
+        return {name: text for name, text in self._disk.texts.items() if name != query.split()[1]}
 
     def begins(self, number: int) -> None:
         self._process.gate()
@@ -160,6 +187,11 @@ class ModelSchema:
         self._process.gate()
         self._disk.write(texts, kept)
         self._process.gate()
+
+
+def _opposite(query: str) -> str | None:
+    verb, *names = query.split()
+    return f"{verb} {' '.join(reversed(names))}" if verb in ("RENAME", "EXCHANGE") else None
 
 
 def applied(texts: Mapping[str, str], query: str, *, is_again: bool = False) -> dict[str, str]:

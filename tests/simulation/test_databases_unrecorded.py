@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
+from engine.databases import Commit
 from engine.databases.digest import digest_of
 from engine.databases.paths import ReplicaName
 from engine.ddl.attempt import Fence
@@ -131,5 +132,65 @@ def test_a_comparison_that_was_cut_short_is_done_again_in_the_same_session() -> 
         schema._write = write  # type: ignore[method-assign]
         await asyncio.sleep(60.0)
         await have_these(keeper, {}, first, second)
+
+    run_simulation(1, main)
+
+
+@pytest.mark.parametrize(
+    ("cut_off", "later"),
+    [("ALTER a t2", "ALTER a t3"), ("RENAME a c", "RENAME c d"), ("EXCHANGE a b", "RENAME b c")],
+)
+def test_what_was_carried_out_and_not_recorded_when_the_process_ended_is_recorded_at_its_next_start(
+    cut_off: str, later: str
+) -> None:
+    async def main(env: SimulationEnv) -> None:
+        server = MemoryKeeperServer(env)
+        keeper = await server.factory(client="checker")()
+        first, second = await started(env, server)
+        for query in ("CREATE a t1", "CREATE b t2"):
+            assert await first.submit(query) == "ok"
+        assert second.process is not None
+        # 1. A replica has carried an entry out, and is killed. 2. Another one is about what it has left.
+        behind(cut_off, second.schema, second.process.kill)
+        for query in (cut_off, later):
+            assert await first.submit(query) == "ok"
+        await asyncio.sleep(20.0)
+        assert not second.process.is_alive
+        # 3. It starts, with its table as the first entry has left it.
+        second.start(None)
+        await asyncio.sleep(60.0)
+        await have_these(keeper, first.disk.texts, first, second)
+
+    run_simulation(1, main)
+
+
+@pytest.mark.parametrize("query", ["RENAME a c", "EXCHANGE a b"])
+def test_new_names_that_were_not_committed_when_the_initiator_ended_are_taken_back(query: str) -> None:
+    async def main(env: SimulationEnv) -> None:
+        server = MemoryKeeperServer(env)
+        keeper = await server.factory(client="checker")()
+        first, second = await started(env, server)
+        for each in ("CREATE a t1", "CREATE b t2"):
+            assert await first.submit(each) == "ok"
+        schema, process = first.schema, first.process
+        assert schema is not None and process is not None
+        as_initiator = schema.as_initiator
+
+        async def dies(query: str, commit: Commit) -> None:
+            async def never(changes: Mapping[str, str | None]) -> None:
+                process.kill()
+                process.gate()
+
+            await as_initiator(query, never)  # type: ignore[arg-type]
+
+        # 1. The initiator has carried it out, and is killed. 2. The others go on without it.
+        schema.as_initiator = dies  # type: ignore[method-assign]
+        assert await first.submit(query) == "died"
+        assert await second.submit("ALTER a t3") == "ok"
+        assert first.disk.texts != second.disk.texts
+        # 3. It starts.
+        first.start(None)
+        await asyncio.sleep(60.0)
+        await have_these(keeper, {"a": "t3", "b": "t2"}, first, second)
 
     run_simulation(1, main)

@@ -16,7 +16,7 @@ from engine.errors import Code, OnclusterError, SqlError, UnknownOutcome
 from engine.names import TableName
 from engine.node.databases.commit_fence import CommitFence
 from engine.node.databases.droppable import check_droppable
-from engine.node.databases.local_database import QUIET, LocalDatabase
+from engine.node.databases.local_database import DISTRIBUTED, QUIET, LocalDatabase
 from engine.node.databases.moments import Moment, moment_of, opposite_of
 from engine.node.databases.replacement import Replacement, has_rows_of_its_own, replaces_table
 from engine.node.databases.texts import changes, uuid_of
@@ -32,7 +32,6 @@ log = logging.getLogger(__name__)
 
 _K = StatementKind
 _INNER = ".inner"
-_DISTRIBUTED = "\nENGINE = Distributed("
 
 
 class InitiatedStatements:
@@ -128,7 +127,7 @@ class InitiatedStatements:
     async def _planned(self, asked: Asked, statement: Statement, commit: Commit) -> None:
         name = statement.tables[0]
         text = self._database.texts().get(name.table, "")
-        if AlterCommand.RENAME_COLUMN in statement.alter_commands and _DISTRIBUTED in text:
+        if AlterCommand.RENAME_COLUMN in statement.alter_commands and DISTRIBUTED in text:
             raise SqlError(
                 Code.NOT_IMPLEMENTED,
                 "RENAME COLUMN of a Distributed table is not supported in a Replicated database",

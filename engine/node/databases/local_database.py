@@ -27,6 +27,8 @@ QUIET = {
     "allow_materialized_view_with_bad_select": "1",
 }
 """For what others have decided: a replica cannot refuse."""
+DISTRIBUTED = "\nENGINE = Distributed("
+"""In a metadata text."""
 _NO_FENCE = Fence()
 
 RunHere = Callable[[Asked], Awaitable[None]]
@@ -118,6 +120,16 @@ _REPLICATING = frozenset(
         "Graphite",
     )
 )
+
+
+def is_plain(text: str | None) -> bool:
+    """Whether it is the metadata text of a table whose definition is all chDB's."""
+    return (
+        text is not None
+        and text.startswith("ATTACH TABLE ")
+        and DISTRIBUTED not in text
+        and not replicates(text)
+    )
 
 
 def replicates(text: str) -> bool:

@@ -63,6 +63,12 @@ class ChdbSchema:
     async def redo(self, query: str, settings: Mapping[str, str]) -> None:
         await self._logged.redo(query, settings)
 
+    def is_effect_of(self, number: int, query: str, digest: int) -> bool:
+        return self._logged.is_effect_of(number, query, digest)
+
+    async def take_back(self, query: str) -> None:
+        await self._logged.take_back(query)
+
     def begins(self, number: int) -> None:
         self._begun.begins(number)
 

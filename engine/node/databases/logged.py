@@ -1,7 +1,8 @@
 """Statements that another replica has committed, carried out on this one.
 
 Safety argument. A statement is executed again until it is done: what is there already with its UUID, and what
-is gone already, counts as done; of a mutation, what an earlier try has made (`begun`).
+is gone already, counts as done; of a mutation, what an earlier try has made (`begun`). chDB changes a text by
+ALTER, and names by RENAME and EXCHANGE, at one moment each: the digest of what was before tells.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
+from engine.databases.digest import digest_of
 from engine.ddl.attempt import Fence
 from engine.errors import Code, SqlError
 from engine.names import quote_string
 from engine.node.databases.begun import BegunEntry
 from engine.node.databases.definition_places import select_of
-from engine.node.databases.local_database import LocalDatabase, not_loaded
-from engine.node.databases.moments import Moment, moment_of
+from engine.node.databases.local_database import QUIET, LocalDatabase, is_plain, not_loaded
+from engine.node.databases.moments import Moment, moment_of, opposite_of, renamed_back
 from engine.node.databases.rewriting import from_log, left_empty
 from engine.node.databases.texts import uuid_of
 from engine.node.replicated.definitions.if_empty import without_if_empty
@@ -53,6 +55,8 @@ class LoggedStatements:
         if statement.tables and self._shell.life.tables.find(statement.tables[0]) is not None:
             sql = without_if_empty(sql)  # who sent it has looked, and its rows are these
         before = self._database.texts()
+        if moment_of(statement) is Moment.PLANNED and is_plain(before.get(statement.tables[0].table)):
+            self._begun.alters(number, digest_of(before), digest_of(_others(before, statement)))
         empty = left_empty(sql)
         if empty != sql:
             settings = {**settings, **_TAKES_BACK}
@@ -106,6 +110,23 @@ class LoggedStatements:
             if not self._is_done(parse_statement(sql)):
                 await self._database.carry_out(sql, settings)
 
+    def is_effect_of(self, number: int, query: str, digest: int) -> bool:
+        """RENAME and EXCHANGE show what was before; of an ALTER it was written down."""
+        statement = parse_statement(from_log(query, self._database.name))
+        texts = self._database.texts()
+        if digest_of(texts) == digest:
+            return False  # there is no effect
+        if (before := renamed_back(statement, texts)) is not None:
+            return digest_of(before) == digest
+        if moment_of(statement) is not Moment.PLANNED or statement.tables[0].table not in texts:
+            return False
+        return self._begun.altered(number) == (digest, digest_of(_others(texts, statement)))
+
+    async def take_back(self, query: str) -> None:
+        sql = from_log(query, self._database.name)
+        for opposite in opposite_of(sql, parse_statement(sql), []):
+            await self._database.run(opposite, QUIET)
+
     def _is_done(self, statement: Statement) -> bool:
         """Whether an earlier try has taken effect, as far as the definitions say so."""
         texts = self._database.texts()
@@ -120,3 +141,8 @@ class LoggedStatements:
         if statement.kind in (_K.RENAME_TABLE, _K.RENAME_DICTIONARY) and len(statement.tables) == 2:
             return first not in texts and statement.tables[1].table in texts
         return False
+
+
+def _others(texts: Mapping[str, str], statement: Statement) -> Mapping[str, str]:
+    """Without the table that a statement is about."""
+    return {name: text for name, text in texts.items() if name != statement.tables[0].table}

@@ -16,6 +16,7 @@ DATA     what changes rows only: chDB, then the commit. Of rows that are gone th
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 
 from engine.names import TableName
 from engine.node.databases.routing import changes_rows_only
@@ -51,6 +52,27 @@ def moment_of(statement: Statement) -> Moment:
     if statement.kind in (_K.ALTER_TABLE, _K.CREATE_INDEX, _K.DROP_INDEX):
         return Moment.PLANNED
     return Moment.BEHIND
+
+
+def renamed_back(statement: Statement, texts: Mapping[str, str]) -> Mapping[str, str] | None:
+    """Definitions before a RENAME or EXCHANGE that `texts` are behind; None for other statements, and if they
+    are not behind it."""
+    names = [name.table for name in statement.tables]
+    pairs = list(zip(names[::2], names[1::2], strict=False))
+    before = dict(texts)
+    if statement.kind in (_K.EXCHANGE_TABLES, _K.EXCHANGE_DICTIONARIES):
+        for one, other in reversed(pairs):
+            if one not in before or other not in before:
+                return None
+            before[one], before[other] = before[other], before[one]
+        return before
+    if statement.kind not in (_K.RENAME_TABLE, _K.RENAME_DICTIONARY):
+        return None
+    for was, to in reversed(pairs):
+        if to not in before or was in before:
+            return None
+        before[was] = before.pop(to)
+    return before
 
 
 def opposite_of(sql: str, statement: Statement, new: list[TableName]) -> list[str]:
