@@ -184,6 +184,28 @@ def test_a_view_on_one_node_does_not_hold_up_what_another_replica_drops(pair: Pa
     pair.n1.query("DROP VIEW d.only_n1 SYNC")
 
 
+def test_a_primary_key_shorter_than_the_sorting_key_and_a_sample_key_are_no_matter_to_views(
+    pair: Pair,
+) -> None:
+    """chDB copies these clauses into a table that is made like another one."""
+    n1 = pair.n1
+    for name in ("pk_source", "pk_target"):
+        n1.query(
+            f"CREATE TABLE d.{name} (k UInt64, h UInt32, t DateTime, v UInt64, w UInt64)"
+            f" ENGINE = ReplicatedReplacingMergeTree('/{name}', 'r') PARTITION BY toYYYYMM(t)"
+            " PRIMARY KEY (k, intHash32(h)) ORDER BY (k, intHash32(h), t) SAMPLE BY intHash32(h)"
+        )
+    n1.query("CREATE MATERIALIZED VIEW d.pk_seen ENGINE = Memory AS SELECT k, v FROM d.pk_target")
+    n1.query(
+        "CREATE MATERIALIZED VIEW d.pk_view TO d.pk_target AS SELECT * EXCEPT w, 0 AS w FROM d.pk_source"
+    )
+    n1.query("INSERT INTO d.pk_source VALUES (1, 2, 3, 4, 0), (1, 2, 3, 5, 0)")
+    assert n1.query("SELECT k, v FROM d.pk_target") == "1\t5\n"
+    assert n1.query("SELECT * FROM d.pk_seen ORDER BY v") == "1\t4\n1\t5\n"
+    n1.query("ALTER TABLE d.pk_target DROP COLUMN w")
+    refused(n1.post("ALTER TABLE d.pk_target DROP COLUMN v"), 524, "['pk_seen']")
+
+
 def test_a_view_does_not_read_what_has_taken_its_tables_name(pair: Pair) -> None:
     """1. A view's source and another table change names. 2. Whichever of them rows are inserted into, the
     view gets none: the one is not what it reads, the other not its source. So it is with tables of chDB."""

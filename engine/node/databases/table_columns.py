@@ -26,6 +26,7 @@ from engine.sql.draft import Draft
 from engine.sql.edit import Edit, apply_edits
 from engine.sql.lenient import LENIENT
 from engine.sql.parse import draft_of
+from engine.sql.unsorted import unsorted_engine
 from engine.storage.layout import SCRATCH_DATABASE
 
 log = logging.getLogger(__name__)
@@ -74,7 +75,7 @@ class TableColumns:
 
     async def _of_table(self, table: TableName, *, is_mergetree: bool) -> str:
         scratch = TableName(SCRATCH_DATABASE, f"as_{self._env.new_uuid().hex}")
-        engine = "MergeTree ORDER BY tuple()" if is_mergetree else "Null"
+        engine = unsorted_engine() if is_mergetree else "Null"
         await self._local.run(f"CREATE DATABASE IF NOT EXISTS {SCRATCH_DATABASE} ENGINE = Memory")
         await self._local.run(
             f"CREATE TABLE {scratch.quoted} AS {table.quoted} ENGINE = {engine}", settings=LENIENT

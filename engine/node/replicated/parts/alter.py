@@ -55,6 +55,7 @@ from engine.sql import AlterCommand, Statement, StatementKind, with_default_data
 from engine.sql.cursor import Cursor
 from engine.sql.dictionary_names import with_dictionary_database
 from engine.sql.parse import draft_of
+from engine.sql.unsorted import unsorted_engine
 
 _KINDS = frozenset(
     {
@@ -67,7 +68,6 @@ _KINDS = frozenset(
     }
 )
 _PLACE = "oncluster.place"
-_PLAINEST = "ENGINE = MergeTree ORDER BY tuple()"
 
 
 class CheckDrops(Protocol):
@@ -202,7 +202,7 @@ class AlterStatements:
                 sync = max(sync, least, key=_strength)
                 await self._mutate(ctx, asked, run, sync, sync_setting, fence)
             else:
-                await self._check_drops(ctx.name, column_drops(run), engine=_PLAINEST)
+                await self._check_drops(ctx.name, column_drops(run), engine=unsorted_engine())
                 await alter_table(
                     ctx,
                     await _written_anew(asked, run, ctx.name.database),

@@ -45,7 +45,7 @@ class DroppedColumns:
         async with self._lock:
             await self._local.run(f"CREATE DATABASE {_DATABASE} ENGINE = Atomic")
             try:
-                names = await self._made(table, views, engine)
+                names = await self._made(table, views, f" ENGINE = {engine}" if engine else "")
                 await self._try(drops, names)
             finally:
                 await self._local.run(f"DROP DATABASE IF EXISTS {_DATABASE} SYNC")
@@ -53,7 +53,7 @@ class DroppedColumns:
     async def _made(self, table: TableName, views: Sequence[View], engine: str) -> dict[str, TableName]:
         """The views by the names that they have here. Raises SqlError where one's SELECT is wrong already, as
         ClickHouse does: nobody can tell what it reads."""
-        await self._local.run(f"CREATE TABLE {_TABLE.quoted} AS {table.quoted} {engine}", settings=LENIENT)
+        await self._local.run(f"CREATE TABLE {_TABLE.quoted} AS {table.quoted}{engine}", settings=LENIENT)
         names: dict[str, TableName] = {}
         for number, view in enumerate(views, start=1):
             name = f"v{number}"

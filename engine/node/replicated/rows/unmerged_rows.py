@@ -19,6 +19,7 @@ from engine.node.statements.statement import Asked
 from engine.part_storage.insert_stage import stored_columns_query
 from engine.part_storage.workers import LIKE_ONE_THAT_IS_THERE, SCRATCH_DATABASE
 from engine.replication.table_metadata import TableMetadata
+from engine.sql.unsorted import unsorted_engine
 from engine.storage import ChdbPool
 from engine.storage.scope import Scope
 
@@ -39,8 +40,7 @@ async def unmerged_rows(
     """A table of the columns of `like`, while it is needed."""
     rows = TableName(SCRATCH_DATABASE, f"views_{env.new_uuid().hex}")
     create = (
-        f"CREATE TABLE {rows.quoted} AS {like.quoted} ENGINE = MergeTree "
-        f"PARTITION BY tuple({partition_by}) ORDER BY tuple() SETTINGS allow_nullable_key = 1"
+        f"CREATE TABLE {rows.quoted} AS {like.quoted} ENGINE = {unsorted_engine(partition_by=partition_by)}"
     )
     try:
         await pool.query(create, settings=LIKE_ONE_THAT_IS_THERE)
