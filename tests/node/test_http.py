@@ -6,6 +6,7 @@ import http.client
 import json
 import socket
 import threading
+import urllib.error
 import urllib.request
 import zlib
 from collections.abc import Iterator
@@ -673,6 +674,17 @@ def test_words_to_a_client_are_no_statements(node: RunningNode, word: str) -> No
 def test_a_role_that_nobody_has_is_refused(node: RunningNode) -> None:
     reply = node.post("SELECT 1", role="admin")
     assert (reply.status, reply.code) == (403, 512)
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH"])
+@pytest.mark.parametrize("path", ["/?query=SELECT+1", "/nowhere"])
+def test_methods_that_servers_do_not_know_are_not_implemented(
+    node: RunningNode, method: str, path: str
+) -> None:
+    request = urllib.request.Request(node.url + path, data=b"", method=method)
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(request)
+    assert refused.value.code == 501
 
 
 def test_pages_of_other_hosts_may_read_an_answer_where_that_is_asked_for(node: RunningNode) -> None:

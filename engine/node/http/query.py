@@ -149,7 +149,7 @@ def parse_query(
         session=_session(values),
         settings=settings,
         params=params,
-        is_readonly=method not in ("POST", "PUT") or readonly_level > 0,
+        is_readonly=method != "POST" or readonly_level > 0,
         is_fixed=readonly_level == 1,
         compresses_blocks=_is_on(values, "compress"),
         decompresses_blocks=_is_on(values, "decompress"),

@@ -124,8 +124,9 @@ class HttpServer:
         )
         app.router.add_get("/ping", self._ping)
         app.router.add_get("/replicas_status", self._replicas)
-        app.router.add_route("*", "/", self._query)
-        app.router.add_route("*", "/query", self._query)
+        for method in ("GET", "HEAD", "POST", "OPTIONS"):
+            app.router.add_route(method, "/", self._query)
+            app.router.add_route(method, "/query", self._query)
         app.router.add_route("*", "/{path:.*}", self._unknown)
         self._runner = web.AppRunner(
             app,
@@ -166,6 +167,8 @@ class HttpServer:
         )
 
     async def _unknown(self, request: web.Request) -> web.Response:
+        if request.method not in ("GET", "HEAD", "POST"):
+            return web.Response(status=501, headers=self._own_headers())
         return web.Response(status=404, text=_HELP.format(path=request.path), headers=self._own_headers())
 
     async def _query(self, request: web.Request) -> web.StreamResponse:
