@@ -97,7 +97,7 @@ def test_a_block_that_is_longer_or_shorter_than_it_says_is_refused(method: int, 
 
 
 @given(
-    st.sampled_from(["gzip", "deflate", "zstd", "lz4"]),
+    st.sampled_from(["gzip", "deflate", "zstd", "lz4", "xz"]),
     st.lists(st.binary(max_size=300), max_size=8),
     st.integers(1, 50),
 )
@@ -113,13 +113,21 @@ def test_encodings_survive_the_way_there_and_back_in_any_pieces(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["gzip", "deflate", "zstd", "lz4"])
+@pytest.mark.parametrize("name", ["gzip", "deflate", "zstd", "lz4", "xz"])
 async def test_a_few_bytes_that_unpack_to_very_much_are_never_held_as_such(name: str) -> None:
     packer, mebibyte = encoder(name), bytes(1 << 20)
     packed = b"".join([*(packer.encode(mebibyte) for _ in range(128)), packer.flush()])
     sizes = [len(piece) async for piece in decoded(name, chunks(packed))]
     assert sum(sizes) == 128 << 20
     assert max(sizes) <= 33 << 20
+
+
+@pytest.mark.parametrize("name", ["gzip", "deflate", "zstd", "lz4", "xz"])
+async def test_a_body_that_is_not_what_its_header_says_is_refused(name: str) -> None:
+    for body in (b"no such thing, whatever the header says", encoder(name).flush()[:-1] or b"\0"):
+        with pytest.raises(SqlError) as refused:
+            await joined(decoded(name, chunks(body)))
+        assert refused.value.code == 354
 
 
 async def test_a_body_of_several_gzip_members_is_one_body() -> None:
@@ -135,6 +143,7 @@ async def test_a_body_of_several_gzip_members_is_one_body() -> None:
         ("gzip, deflate", "gzip"),
         ("br, lz4;q=0.5", "lz4"),
         ("zstd;q=0, gzip", "gzip"),
+        ("xz", "xz"),
     ],
 )
 def test_the_best_known_encoding_is_chosen(header: str, chosen: str | None) -> None:

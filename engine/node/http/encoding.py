@@ -1,7 +1,8 @@
-"""HTTP content encodings, both ways, chunk by chunk: gzip, deflate, zstd, lz4 (frames)."""
+"""HTTP content encodings, both ways, chunk by chunk: gzip, deflate, zstd, lz4 (frames), xz."""
 
 from __future__ import annotations
 
+import lzma
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Protocol
@@ -11,11 +12,16 @@ import zstandard
 
 from engine.errors import Code, SqlError
 
-_PREFERENCE = ("zstd", "lz4", "gzip", "deflate")
+_PREFERENCE = ("zstd", "lz4", "gzip", "deflate", "xz")
 _GZIP_WINDOW = 16 + zlib.MAX_WBITS
 _IN_BYTES = 1024
 """Taken at once: four bytes of zstd may stand for 128 KiB, so this much for 32 MiB."""
 _OUT_BYTES = 1 << 20
+_XZ_MEMORY_BYTES = 256 << 20
+"""What a body says that it needs to be unpacked; `xz -9` says 65 MiB."""
+
+
+_CANNOT_UNPACK = (zlib.error, zstandard.ZstdError, lzma.LZMAError, RuntimeError)
 
 
 class Encoder(Protocol):
@@ -28,20 +34,17 @@ class Encoder(Protocol):
         ...
 
 
-class _Zlib:
-    def __init__(self, window: int) -> None:
-        self._packer = zlib.compressobj(3, zlib.DEFLATED, window)
+class _Packer(Protocol):
+    """As the standard library has them."""
 
-    def encode(self, data: bytes) -> bytes:
-        return self._packer.compress(data)
+    def compress(self, data: bytes, /) -> bytes: ...
 
-    def flush(self) -> bytes:
-        return self._packer.flush()
+    def flush(self) -> bytes: ...
 
 
-class _Zstd:
-    def __init__(self) -> None:
-        self._packer = zstandard.ZstdCompressor(level=1).compressobj()
+class _Packed:
+    def __init__(self, packer: _Packer) -> None:
+        self._packer = packer
 
     def encode(self, data: bytes) -> bytes:
         return self._packer.compress(data)
@@ -79,11 +82,13 @@ def encoder(name: str) -> Encoder:
     """For one of the names that `choose_encoding` returns."""
     match name:
         case "gzip":
-            return _Zlib(_GZIP_WINDOW)
+            return _Packed(zlib.compressobj(3, zlib.DEFLATED, _GZIP_WINDOW))
         case "deflate":
-            return _Zlib(zlib.MAX_WBITS)
+            return _Packed(zlib.compressobj(3, zlib.DEFLATED, zlib.MAX_WBITS))
         case "zstd":
-            return _Zstd()
+            return _Packed(zstandard.ZstdCompressor(level=1).compressobj())
+        case "xz":
+            return _Packed(lzma.LZMACompressor(preset=1))
         case _:
             return _Lz4()
 
@@ -104,21 +109,21 @@ async def decoded(name: str, chunks: AsyncIterator[bytes]) -> AsyncIterator[byte
             unpack = _Decoder(lambda: zstandard.ZstdDecompressor().decompressobj())
         case "lz4":
             unpack = _Decoder(lz4.frame.LZ4FrameDecompressor)
+        case "xz":
+            unpack = _Decoder(lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_BYTES))
         case other:
             raise SqlError(
                 Code.NOT_IMPLEMENTED,
-                f"Unknown compression method {other}. Only gzip, deflate, zstd, lz4 are supported",
+                f"Unknown compression method {other}. Only {', '.join(sorted(_PREFERENCE))} are supported",
             )
-    try:
-        async for chunk in chunks:
+    async for chunk in chunks:
+        try:
             for data in unpack.decode(chunk):
                 yield data
-        if not unpack.is_whole:
-            raise SqlError(
-                Code.ZLIB_INFLATE_FAILED, "inflate failed: the compressed request body ends too early"
-            )
-    except (zlib.error, zstandard.ZstdError, RuntimeError) as error:
-        raise SqlError(Code.ZLIB_INFLATE_FAILED, f"Cannot decompress the request body: {error}") from None
+        except _CANNOT_UNPACK as error:
+            raise SqlError(Code.ZLIB_INFLATE_FAILED, f"Cannot decompress the request body: {error}") from None
+    if not unpack.is_whole:
+        raise SqlError(Code.ZLIB_INFLATE_FAILED, "inflate failed: the compressed request body ends too early")
 
 
 class _Decompressor(Protocol):
