@@ -9,6 +9,7 @@
     max_suspicious_broken_parts{,_bytes} = many         broken parts are counted by `startup_check`: chDB,
                                                         with a limit of its own, would not start at all
     assign_part_uuids = 0                               a part's UUID is its replicated name (`part_uuid`)
+    max_table_size_{rows,bytes_{,un}compressed} = 0     chDB would refuse to show what others have written
     min_{bytes,rows,level}_for_full_part_storage = 0    each file of a part is a file, and not a piece of one:
                                                         parts are sent and compared by their files
 
@@ -32,6 +33,9 @@ HIDDEN_SETTINGS: Mapping[str, str] = {
     "max_suspicious_broken_parts": "1000000000",
     "max_suspicious_broken_parts_bytes": "1000000000000000000",
     "assign_part_uuids": "0",
+    "max_table_size_rows": "0",
+    "max_table_size_bytes_compressed": "0",
+    "max_table_size_bytes_uncompressed": "0",
     "min_bytes_for_full_part_storage": "0",
     "min_rows_for_full_part_storage": "0",
     "min_level_for_full_part_storage": "0",

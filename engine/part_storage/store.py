@@ -50,6 +50,7 @@ from engine.replication.part_store import (
     Part,
     PartsBroken,
     PartStore,
+    TableSize,
 )
 from engine.replication.table_definition import TableDefinition
 from engine.replication.table_metadata import TableMetadata
@@ -201,6 +202,18 @@ class ChdbPartStore:
     @property
     def staged(self) -> Mapping[PartName, Part]:
         return self._state.staged
+
+    async def size(self) -> TableSize:
+        table = self._state.table
+
+        def look(connection: Connection) -> TableSize:
+            [row] = connection.rows(
+                "SELECT total_rows, total_bytes, total_bytes_uncompressed FROM system.tables"
+                f" WHERE database = {quote_string(table.database)} AND name = {quote_string(table.table)}"
+            )
+            return TableSize(*(int(each or 0) for each in row))
+
+        return await self._workers.run(look)
 
     async def definition(self) -> TableDefinition:
         known = self._scratch.known_definition

@@ -227,6 +227,15 @@ class PartsBroken(SqlError):
         self.parts = tuple(parts)
 
 
+@dataclass(frozen=True, slots=True)
+class TableSize:
+    """Of the parts that readers see."""
+
+    rows: int
+    compressed_bytes: int
+    uncompressed_bytes: int
+
+
 class PartStore(Protocol):
     """The parts of one table on this node. Raises SqlError with chDB's codes (243 for a full disk)."""
 
@@ -243,6 +252,8 @@ class PartStore(Protocol):
 
     @property
     def staged(self) -> Mapping[PartName, Part]: ...
+
+    async def size(self) -> TableSize: ...
 
     async def definition(self) -> TableDefinition:
         """The table as it is now."""

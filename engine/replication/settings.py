@@ -37,6 +37,9 @@ class ReplicatedSettings:
     min_delay_to_insert_ms: int = 10
     max_avg_part_size_for_too_many_parts: int = 1 << 30
     max_parts_in_total: int = 100_000
+    max_table_size_rows: int = 0
+    max_table_size_bytes_compressed: int = 0
+    max_table_size_bytes_uncompressed: int = 0
     finished_mutations_to_keep: int = 100
     cleanup_delay_period: float = 30.0
     cleanup_delay_period_random_add: float = 10.0

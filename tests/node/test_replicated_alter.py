@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from tests.node.replicated_pair import Pair, error, wait_for
+from tests.node.replicated_pair import Pair, error, refused, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -221,23 +221,55 @@ def test_an_alter_that_the_settings_of_one_replica_allow_is_done_on_all(pair: Pa
     assert error(pair.n1.post(key)) == 44, "chDB reads that setting once"
 
 
-def test_a_table_that_is_readonly_here_refuses_what_would_stand_in_its_queue(pair: Pair) -> None:
+def test_a_replicated_table_cannot_be_made_readonly_by_a_setting(pair: Pair) -> None:
     t = pair.table(rest="ORDER BY k")
-    pair.n1.query(f"INSERT INTO {t} VALUES (1, 'a')")
-    pair.n1.query(f"ALTER TABLE {t} MODIFY SETTING table_readonly = 1")
-    changes = ("DROP PARTITION tuple()", "DETACH PARTITION tuple()", f"REPLACE PARTITION tuple() FROM {t}")
-    for sql in (*(f"ALTER TABLE {t} {change}" for change in changes), f"TRUNCATE TABLE {t}"):
-        assert error(pair.n1.post(sql)) == 774
-    assert error(pair.n1.post(f"OPTIMIZE TABLE {t} FINAL")) == 774
-    other = pair.table(rest="ORDER BY k")
-    pair.n1.query(f"INSERT INTO {other} VALUES (2, 'b')")
-    assert error(pair.n1.post(f"ALTER TABLE {other} MOVE PARTITION tuple() TO TABLE {t}")) == 774
-    assert pair.rows(other) == "2\tb\n"
-    pair.n1.query(f"ALTER TABLE {t} FREEZE")
+    error_text = "table_readonly is not supported"
+    for value in ("1", "true"):
+        refused(pair.n1.post(f"ALTER TABLE {t} MODIFY SETTING table_readonly = {value}"), 48, error_text)
     pair.n1.query(f"ALTER TABLE {t} MODIFY SETTING table_readonly = 0")
-    assert pair.rows(t) == "1\ta\n"
-    pair.n1.query(f"ALTER TABLE {t} DROP PARTITION tuple()")
-    assert pair.rows(t) == ""
+    pair.n1.query(f"ALTER TABLE {t} RESET SETTING table_readonly")
+    new = (
+        "(k UInt8) ENGINE = ReplicatedMergeTree('/tables/readonly', 'r1') ORDER BY k "
+        "SETTINGS table_readonly = 1"
+    )
+    refused(pair.n1.post(f"CREATE TABLE made_readonly {new}"), 48, error_text)
+    uuid = "aaaaaaaa-1111-2222-3333-aaaaaaaaaaaa"
+    refused(pair.n1.post(f"ATTACH TABLE made_readonly UUID '{uuid}' {new}"), 48, error_text)
+    pair.n1.query(
+        "CREATE TABLE plain_readonly (k UInt8) ENGINE = MergeTree ORDER BY k SETTINGS table_readonly = 1"
+    )
+    pair.n1.query("DETACH TABLE plain_readonly")
+    refused(pair.n1.post("ATTACH TABLE plain_readonly AS REPLICATED"), 48, error_text)
+    pair.n1.query("ATTACH TABLE plain_readonly")
+    pair.n1.query("DROP TABLE plain_readonly SYNC")
+
+
+def test_a_table_above_its_largest_size_takes_what_others_have_and_nothing_that_it_is_asked(
+    pair: Pair,
+) -> None:
+    t, other = pair.table(rest="ORDER BY k"), pair.table(rest="ORDER BY k")
+    pair.n1.query(f"INSERT INTO {t} VALUES (1, 'a'), (2, 'b')")
+    pair.n1.query(f"INSERT INTO {other} VALUES (5, 'e')")
+    for limit in ("rows", "bytes_compressed", "bytes_uncompressed"):
+        name = f"max_table_size_{limit}"
+        pair.n1.query(f"ALTER TABLE {t} MODIFY SETTING {name} = 1")
+        assert f"{name} = 1" in pair.n1.query(f"SHOW CREATE TABLE {t}")
+        refused(pair.n1.post(f"INSERT INTO {t} VALUES (3, 'c')"), 1016, f"{name} = 1")
+        pair.n2.query(f"INSERT INTO {t} VALUES (3, '{limit}')")
+        for command in (
+            f"ALTER TABLE {t} ATTACH PARTITION tuple()",
+            f"ALTER TABLE {t} ATTACH PARTITION tuple() FROM {other}",
+            f"ALTER TABLE {other} MOVE PARTITION tuple() TO TABLE {t}",
+        ):
+            refused(pair.n1.post(command), 1016)
+        pair.n1.query(f"OPTIMIZE TABLE {t} FINAL", alter_sync="2")
+        pair.n1.query(f"ALTER TABLE {t} UPDATE v = 'x' WHERE k < 3", mutations_sync="2")
+        pair.n2.query(f"DELETE FROM {t} WHERE k = 3")
+        assert pair.rows(t) == "1\tx\n2\tx\n"
+        pair.n1.query(f"ALTER TABLE {t} RESET SETTING {name}")
+    pair.n1.query(f"ALTER TABLE {t} MODIFY SETTING max_table_size_rows = 3")
+    pair.n1.query(f"INSERT INTO {t} VALUES (4, 'd')")
+    refused(pair.n1.post(f"INSERT INTO {t} VALUES (5, 'e')"), 1016)
 
 
 def test_a_mutation_in_a_partition_leaves_the_others_alone(pair: Pair) -> None:

@@ -57,6 +57,7 @@ from engine.replication.block_id import BlockId
 from engine.replication.commands.early_number import EarlyNumber, note_partitions
 from engine.replication.commands.insert_group import Committed, insert_group, pause
 from engine.replication.commands.insert_transaction import Pending, Quorum, pause_s, unknown_status
+from engine.replication.commands.table_size import check_table_size
 from engine.replication.part_name import PartName
 from engine.replication.part_store import NewPart, Part
 from engine.replication.replica.context import ReplicaContext
@@ -130,8 +131,9 @@ class Inserter:
         """What has to hold before rows are read; slows the INSERT down when there are many parts.
 
         Raises SqlError: 242 for a read-only replica, 252 for too many parts, 285 and 286 for a quorum that
-        cannot be had, 164 if the replica is not active.
+        cannot be had, 164 if the replica is not active, 1016 for a table that is too large.
         """
+        await check_table_size(self._ctx)
         await self._wait_for_merges(options)
         for attempt in range(1, _TRIES_OF_CHECK + 1):
             is_last = attempt == _TRIES_OF_CHECK
@@ -208,7 +210,7 @@ class Inserter:
         to_delay = options.parts_to_delay or settings.parts_to_delay_insert
         to_throw = options.parts_to_throw or settings.parts_to_throw_insert
         counts = Counter(part.partition_id for part in ctx.store.active)
-        if counts.total() >= settings.max_parts_in_total > 0:
+        if counts.total() >= settings.max_parts_in_total:
             raise SqlError(
                 Code.TOO_MANY_PARTS,
                 f"Too many parts ({counts.total()}) in all partitions in total in table {ctx.name}. This "

@@ -35,6 +35,7 @@ from engine.replication.part_store import (
     Part,
     PartsBroken,
     PartStore,
+    TableSize,
 )
 from engine.siphash import siphash128_bytes
 from engine.testing.replication.alter import partition_ids_of
@@ -105,6 +106,11 @@ class MemoryPartStore(StoredDefinition):
     def staged(self) -> Mapping[PartName, Part]:
         self._staged_view = self._view(self.disk.staged, self._staged_view)
         return self._staged_view[1]
+
+    async def size(self) -> TableSize:
+        parts = self.active.values()
+        size_bytes = sum(part.size_bytes for part in parts)
+        return TableSize(sum(part.rows for part in parts), size_bytes, size_bytes)
 
     def _view(self, place: Mapping[PartName, StoredPart], before: _View) -> _View:
         there = list(place.items())

@@ -218,6 +218,9 @@ def test_a_table_has_a_limit_for_the_parts_of_all_its_partitions() -> None:
         with pytest.raises(SqlError, match=r"Too many parts \(3\) in all partitions") as caught:
             await Inserter(replica.ctx).check(replace(DEDUP, parts_to_throw=100))
         assert caught.value.code == Code.TOO_MANY_PARTS
+        full = await bench.replica("full", settings=ReplicatedSettings.of({"max_parts_in_total": "0"}))
+        with pytest.raises(SqlError, match=r"Too many parts \(0\) in all partitions"):
+            await Inserter(full.ctx).check(DEDUP)
 
     run(main)
 

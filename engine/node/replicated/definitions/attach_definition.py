@@ -20,7 +20,7 @@ from engine.node.replicated.definitions.convert import Converter
 from engine.node.replicated.definitions.create import CreateStatements
 from engine.node.replicated.definitions.definition_sql import Definition, is_create_of_replicated
 from engine.node.replicated.definitions.new_table import make_in_chdb
-from engine.node.replicated.definitions.refusals import refuse_old_syntax
+from engine.node.replicated.definitions.refusals import refuse_definition
 from engine.node.replicated.running.catalog import TableRecord, TableState
 from engine.node.replicated.running.lifecycle import TableLifecycle
 from engine.node.replicated.running.statements import done
@@ -45,7 +45,7 @@ class AttachDefinitionStatements:
         if not is_create_of_replicated(statement.kind, statement.engine):
             return None
         definition = Definition(asked.sql)
-        refuse_old_syntax(asked, definition)
+        refuse_definition(asked, definition)
         table = statement.tables[0]
         name = table.within(asked.current_database)
         if statement.uuid is None:

@@ -42,6 +42,7 @@ from engine.node.replicated.running.catalog import TableRecord, TableState
 from engine.node.replicated.running.lifecycle import TableLifecycle
 from engine.node.replicated.running.local_tables import LocalTable
 from engine.node.replicated.running.runtime import RunningTable
+from engine.node.replicated.running.table_readonly import refuse_table_readonly
 from engine.node.start_flags import to_be_converted
 from engine.node.whole_files import write_whole
 from engine.part_storage.hidden_settings import HIDDEN_SETTINGS
@@ -146,6 +147,8 @@ class Converter:
             raise SqlError(
                 Code.BAD_ARGUMENTS, f"Table {local.name} cannot be replicated: its engine is {local.engine}."
             )
+        definition = Definition(local.create_query)
+        refuse_table_readonly(definition.settings)
         place = self._create.default_place(local.name, local.uuid)
         return TableRecord(
             uuid=local.uuid,
@@ -155,7 +158,7 @@ class Converter:
             shown_path=place.shown_path,
             shown_replica=place.shown_replica,
             state=TableState.CONVERTING,
-            user_settings=Definition(local.create_query).hidden_from_user(HIDDEN_SETTINGS),
+            user_settings=definition.hidden_from_user(HIDDEN_SETTINGS),
         )
 
     async def _check_parts(self, local: LocalTable) -> None:

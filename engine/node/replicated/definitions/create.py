@@ -29,7 +29,7 @@ from engine.node.replicated.definitions.definition_sql import REPLICATED, Defini
 from engine.node.replicated.definitions.leftovers import clear_place
 from engine.node.replicated.definitions.new_table import Place, make_in_chdb
 from engine.node.replicated.definitions.own_tables import own_table
-from engine.node.replicated.definitions.refusals import no_replace, refuse_old_syntax, refuse_unsupported
+from engine.node.replicated.definitions.refusals import no_replace, refuse_definition, refuse_unsupported
 from engine.node.replicated.definitions.replacing import replace_table
 from engine.node.replicated.definitions.shard_check import Defaults, check_shard
 from engine.node.replicated.definitions.taking_place import Taking, create_of
@@ -91,7 +91,7 @@ class CreateStatements:
         if clone is not None:
             definition.rows_of = clone.source.within(asked.current_database)
         refuse_unsupported(statement)
-        refuse_old_syntax(asked, definition)
+        refuse_definition(asked, definition)
         table = statement.tables[0]
         name = table.within(asked.current_database)
         async with self._life.names.hold([name]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from engine.errors import Code, SqlError
 from engine.names import TableName
 from engine.node.replicated.definitions.definition_sql import Definition
+from engine.node.replicated.running.table_readonly import refuse_table_readonly
 from engine.node.statements.asked_settings import flag, settings_of
 from engine.node.statements.statement import Asked
 from engine.sql import Statement, StatementKind
@@ -13,7 +14,13 @@ from engine.sql.cursor import Cursor
 _K = StatementKind
 
 
-def refuse_old_syntax(asked: Asked, definition: Definition) -> None:
+def refuse_definition(asked: Asked, definition: Definition) -> None:
+    """Of what CREATE or ATTACH wants to make. Raises SqlError 36 or 48."""
+    _refuse_old_syntax(asked, definition)
+    refuse_table_readonly(definition.settings)
+
+
+def _refuse_old_syntax(asked: Asked, definition: Definition) -> None:
     """`Engine('/path', 'replica', date, (key), 8192)`. Such tables name their parts by days, which nothing
     here understands, and chDB takes no settings beside it. Raises SqlError 36, or 48 where it is allowed."""
     if definition.is_extended or definition.engine is None or len(definition.engine.arguments) < 5:

@@ -30,7 +30,7 @@ from engine.names import TableName, quote_identifier
 from engine.node.replicated.definitions.create import CreateStatements, RunInsert
 from engine.node.replicated.definitions.definition_sql import Definition, is_create_of_replicated
 from engine.node.replicated.definitions.leftovers import drop_leftover, note_view, undo
-from engine.node.replicated.definitions.refusals import refuse_old_syntax, refuse_refresh
+from engine.node.replicated.definitions.refusals import refuse_definition, refuse_refresh
 from engine.node.replicated.definitions.view_definition import ViewDefinition, inner_name
 from engine.node.replicated.running.catalog import TableRecord
 from engine.node.replicated.running.lifecycle import TableLifecycle
@@ -102,7 +102,7 @@ class ViewTableStatements:
         columns = text.columns or described
         inner_uuid = text.inner_uuid or self._env.new_uuid()
         definition = Definition(text.of_table(inner, inner_uuid, columns))
-        refuse_old_syntax(asked, definition)
+        refuse_definition(asked, definition)
         if not await self._tables.is_there(inner):
             place = self._tables.place(
                 definition, inner, inner_uuid, is_uuid_given=text.inner_uuid is not None

@@ -37,7 +37,7 @@ from engine.node.replicated.running.catalog import TableCatalog
 from engine.node.replicated.running.drop_limits import check_table
 from engine.node.replicated.running.runtime import ReplicatedTables, RunningTable
 from engine.node.replicated.running.statements import done
-from engine.node.replicated.running.table_readonly import check_writable
+from engine.node.replicated.running.table_readonly import refuse_table_readonly
 from engine.node.replicated.running.waiting import sync_of, wait_for_inactive_s
 from engine.node.statements.asked_settings import flag, number, settings_of
 from engine.node.statements.statement import Answer, Asked
@@ -107,7 +107,6 @@ class AlterStatements:
             return done(asked)
         match statement.kind:
             case StatementKind.TRUNCATE_TABLE:
-                await check_writable(ctx)
                 check_table(ctx, asked)
                 await truncate(
                     ctx,
@@ -136,6 +135,7 @@ class AlterStatements:
         await asked.check_syntax()
         taken = take_out(alter_pieces(asked.sql), HIDDEN_SETTINGS)
         ctx = table.ctx
+        refuse_table_readonly({n: v for n, v in taken.settings.items() if v is not None})
         commands = settings_commands(taken.settings)
         wanted = {**taken.settings, **taken.hidden}
         changed = ctx.settings.changed({n: v for n, v in wanted.items() if v is not None})

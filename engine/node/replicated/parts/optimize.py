@@ -17,7 +17,6 @@ from engine.names import TableName
 from engine.node.replicated.parts.dry_run import dry_run, is_dry_run
 from engine.node.replicated.running.runtime import ReplicatedTables
 from engine.node.replicated.running.statements import done
-from engine.node.replicated.running.table_readonly import check_writable
 from engine.node.replicated.running.waiting import sync_of, wait_for_inactive_s
 from engine.node.statements.asked_settings import flag, settings_of
 from engine.node.statements.statement import Answer, Asked
@@ -62,7 +61,6 @@ class OptimizeStatements:
             return done(asked)
         ctx = table.ctx
         text = parse_optimize(asked.sql)
-        await check_writable(ctx)
         partition_id = None
         if text.partition is not None:
             ids = await ctx.store.partition_ids(text.partition)

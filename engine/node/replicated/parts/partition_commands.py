@@ -20,7 +20,6 @@ from engine.node.replicated.parts.local_parts import on_local_parts
 from engine.node.replicated.parts.partition_sql import Action, PartitionCommand, Subject
 from engine.node.replicated.running.drop_limits import check_part, check_partition, check_table
 from engine.node.replicated.running.runtime import ReplicatedTables
-from engine.node.replicated.running.table_readonly import check_writable
 from engine.node.replicated.running.waiting import sync_of, wait_for_inactive_s
 from engine.node.statements.asked_settings import flag, number, settings_of
 from engine.node.statements.statement import Asked
@@ -29,6 +28,7 @@ from engine.part_storage import ChdbPartStore
 from engine.replication.commands import partitions
 from engine.replication.commands.drop_range import StepFence
 from engine.replication.commands.partitions import Placement
+from engine.replication.commands.table_size import check_table_size
 from engine.replication.log_actions import RangeFate
 from engine.replication.part_name import PartName
 from engine.replication.replica.context import ReplicaContext
@@ -36,7 +36,6 @@ from engine.sql import expand_macros
 
 _MAX_PATH_CHARS = 1024
 _ATTEMPTS = "max_fetch_partition_retries_count"
-_LEAVING_ROWS = frozenset({Action.FREEZE, Action.UNFREEZE, Action.FORGET, Action.MOVE_TO_PLACE})
 
 OpenPlain = Callable[[TableName, Sequence[str] | None], Awaitable[ChdbPartStore]]
 """Opens a table that is not replicated, as a source of parts."""
@@ -62,14 +61,15 @@ class PartitionCommands:
     async def _run(
         self, ctx: ReplicaContext, asked: Asked, command: PartitionCommand, step: StepFence
     ) -> None:
-        if command.action not in _LEAVING_ROWS:
-            await check_writable(ctx)
         match command.action:
             case Action.DROP | Action.DETACH:
                 await self._drop(ctx, asked, command, step)
             case Action.ATTACH:
+                await check_table_size(ctx)
                 await self._attach(ctx, asked, command, step)
             case Action.ATTACH_FROM | Action.REPLACE_FROM:
+                if command.action is Action.ATTACH_FROM:
+                    await check_table_size(ctx)
                 await self._replace(ctx, asked, command, step)
             case Action.MOVE_TO_TABLE:
                 await self._move(ctx, asked, command, step)
@@ -195,7 +195,7 @@ class PartitionCommands:
                 f"Table {ctx.name} supports movePartitionToTable only for ReplicatedMergeTree family of "
                 f"table engines, and {name} is not a replicated table of this node",
             )
-        await check_writable(destination.ctx)
+        await check_table_size(destination.ctx)
         ids = await _ids(ctx, command)
         for partition_id in ids:
             check_partition(ctx, asked, partition_id)
