@@ -227,7 +227,7 @@ def test_a_move_that_does_not_wait_for_parts_is_caught(monkeypatch: pytest.Monke
     async def at_once(*_: object) -> None:
         return
 
-    monkeypatch.setattr(replace_range, "_until_whole", at_once)
+    monkeypatch.setattr(replace_range, "until_whole", at_once)
     with pytest.raises(AssertionError):
         for seed in range(34, 234):  # a little before the one that catches it today
             play(seed)

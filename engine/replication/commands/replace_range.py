@@ -19,7 +19,8 @@ transaction carries come in several, but not for a fenced statement: who goes on
 
 MOVE PARTITION is both in one multi, for two tables in one Keeper: the copies appear in one table exactly if
 the range is dropped from the other. Before the multi, all parts of the range have to be here, with
-all mutations done: what is not here would be dropped without having been copied.
+all mutations done: what is not here would be dropped without having been copied. A merge that is not done yet
+is not waited for: its sources have its rows.
 
 After a lost reply the log is searched for the entry; the multi is never sent again. An attempt is not
 interrupted when its query is cancelled.
@@ -29,7 +30,6 @@ Source: ClickHouse's StorageReplicatedMergeTree::replacePartitionFrom, moveParti
 
 from __future__ import annotations
 
-import asyncio
 import enum
 import logging
 from collections.abc import Sequence
@@ -68,20 +68,17 @@ from engine.replication.commands.drop_range import (
 )
 from engine.replication.commands.uninterrupted import uninterrupted
 from engine.replication.commands.waiting import DEFAULT_INACTIVE_TIMEOUT_S, Sync, wait_for_entry
+from engine.replication.commands.whole_range import until_whole
 from engine.replication.log_actions import DropRange, ReplaceRange
 from engine.replication.log_entry import LogEntry
 from engine.replication.part_name import MAX_BLOCK_NUMBER, MAX_LEVEL, PartName, drop_range
 from engine.replication.part_store import Part, PartStore
-from engine.replication.replica import log_puller
 from engine.replication.replica.block_numbers import BlockNumber, Wanted, allocate, allocate_all
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.log_commit import Committed, Logged, commit_logged, log_op
 from engine.replication.text import encode_bytes, time_text
 
 log = logging.getLogger(__name__)
-
-_SETTLING_S = 120.0
-_RECHECK_S = 1.0
 
 
 class Placement(enum.Enum):
@@ -143,13 +140,14 @@ async def move_partition(
     *,
     sync: Sync = Sync.OWN,
     inactive_timeout_s: float = DEFAULT_INACTIVE_TIMEOUT_S,
+    most_parts: int = 0,
     fence: Sequence[Op] = (),
 ) -> list[PartName]:
     """Move a partition to another replicated table with a replica on this node; returns the new parts.
 
-    Raises SqlError 48 NOT_IMPLEMENTED for tables of two Keepers, 36 for two replicas of one table, 384
-    PART_IS_TEMPORARILY_LOCKED while parts of the partition do not come or mutations do not finish, and as
-    `replace_partition`.
+    `most_parts` is `max_parts_to_move` (0: any number). Raises SqlError 48 NOT_IMPLEMENTED for tables of two
+    Keepers, 36 for two replicas of one table, 252 for more parts, 384 PART_IS_TEMPORARILY_LOCKED while parts
+    of the partition do not come or mutations do not finish, and as `replace_partition`.
     """
     if destination.holder is not ctx.holder:
         raise SqlError(
@@ -164,7 +162,7 @@ async def move_partition(
         )
     check_same_structure(await ctx.store.definition(), await destination.store.definition())
     for _ in range(ATTEMPTS):
-        done = await uninterrupted(_attempt_move(ctx, fence, partition_id, destination))
+        done = await uninterrupted(_attempt_move(ctx, fence, partition_id, destination, most_parts))
         if done is None:
             continue
         if done.entry is None:
@@ -204,10 +202,14 @@ async def _attempt_replace(
 
 
 async def _attempt_move(
-    ctx: ReplicaContext, fence: Sequence[Op], partition_id: str, destination: ReplicaContext
+    ctx: ReplicaContext,
+    fence: Sequence[Op],
+    partition_id: str,
+    destination: ReplicaContext,
+    most_parts: int,
 ) -> _Done | None:
     async with _Attempt(destination, fence) as attempt:
-        return await attempt.move(partition_id, ctx)
+        return await attempt.move(partition_id, ctx, most_parts)
 
 
 class _Attempt:
@@ -281,7 +283,7 @@ class _Attempt:
             await ctx.store.publish(names)
         return _Done(names, done.entries[0], is_more=is_more)
 
-    async def move(self, partition_id: str, source: ReplicaContext) -> _Done | None:
+    async def move(self, partition_id: str, source: ReplicaContext, most_parts: int) -> _Done | None:
         ctx = self._ctx
         keeper = ctx.session()
         try:
@@ -294,10 +296,16 @@ class _Attempt:
             if span is None:
                 return _Done()
             removals = await claim_ranges(keeper, source.paths, {span: number.number})
-            await _until_whole(source, span)
+            await until_whole(source, span)
             parts = [part for part in parts_of(source.store, partition_id) if span.contains(part.name)]
             if not parts:
                 return _Done()
+            if len(parts) > most_parts > 0:
+                raise SqlError(
+                    Code.TOO_MANY_PARTS,
+                    f"Cannot move {len(parts)} parts at once, the limit is {most_parts}.",
+                    hint="OPTIMIZE TABLE … PARTITION … FINAL makes one of them; or set max_parts_to_move.",
+                )
             if len(parts) > (most := most_copies(ctx.paths)):
                 raise too_many(f"MOVE PARTITION {partition_id}", len(parts), most)
             copies = await self._copy(source.store, parts)
@@ -382,31 +390,3 @@ class _Attempt:
         ctx.log_changed.set()
         ctx.merge_wanted.set()
         return done
-
-
-async def _until_whole(ctx: ReplicaContext, span: PartName) -> None:
-    """Until every part inside `span` that there will be is here, as it will stay."""
-    give_up_at_s = ctx.env.monotonic_s() + _SETTLING_S
-    await log_puller.pull(ctx)
-    while missing := _missing(ctx, span):
-        if ctx.env.monotonic_s() >= give_up_at_s:
-            raise SqlError(
-                Code.PART_IS_TEMPORARILY_LOCKED,
-                f"Part {missing} of {ctx.name} is not here yet, or a mutation of it is not done",
-                hint="See system.replication_queue and system.mutations.",
-            )
-        ctx.merge_wanted.set()
-        try:
-            async with asyncio.timeout(_RECHECK_S):
-                await ctx.mutation_news.wait()
-        except TimeoutError:
-            pass
-
-
-def _missing(ctx: ReplicaContext, span: PartName) -> PartName | None:
-    for part in ctx.queue.virtual_parts.intersecting(span):
-        if part.is_range or part not in ctx.store.active or ctx.queue.target_version(part) is not None:
-            return part
-        if ctx.queue.unreadable_mutations:  # it may be one of this part
-            return part
-    return None

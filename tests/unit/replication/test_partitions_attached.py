@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -12,6 +13,7 @@ from engine.keeper import Create
 from engine.replication.commands import partitions
 from engine.replication.commands.copied_parts import most_copies
 from engine.replication.commands.mutate import create_mutation
+from engine.replication.commands.optimize import Extent, OptimizeOptions, optimize
 from engine.replication.commands.partitions import Placement, RangeFate, Sync
 from engine.replication.log_actions import AttachPart, DropRange, GetPart, ReplaceRange
 from engine.replication.part_name import PartName
@@ -467,5 +469,56 @@ def test_what_is_moved_has_its_mutations_done() -> None:
         await create_mutation(sources[1].ctx, "UPDATE v = 9 WHERE 1")
         await partitions.move_partition(sources[0].ctx, "all", destinations[0].ctx, sync=Sync.ALL)
         assert destinations[1].rows() == [(1, 9)]
+
+    run(main)
+
+
+def test_a_partition_moves_while_a_merge_of_it_waits() -> None:
+    async def main(live: Live) -> None:
+        sources, destinations = await two_tables(live)
+        for value in range(3):
+            await sources[0].insert(value)
+        await live.quiet()
+        sources[0].ctx.switches.stop(Activity.MERGES)
+        await optimize(sources[1].ctx, OptimizeOptions(extent=Extent.FINAL, sync=Sync.NONE))
+        began_s = live.env.monotonic_s()
+        await partitions.move_partition(sources[0].ctx, "all", destinations[0].ctx)
+        assert live.env.monotonic_s() - began_s < 60
+        sources[0].ctx.switches.start(Activity.MERGES)
+        await live.quiet()
+        check_equal(*sources)
+        check_equal(*destinations)
+        assert sources[1].keys() == []
+        assert destinations[1].keys() == [0, 1, 2]
+
+    run(main)
+
+
+def test_a_partition_waits_for_a_merge_that_somebody_wants_rows_to_go_in() -> None:
+    async def main(live: Live) -> None:
+        sources, destinations = await two_tables(live)
+        for value in range(2):
+            await sources[0].insert(value)
+        await live.quiet()
+        sources[0].ctx.switches.stop(Activity.MERGES)
+        deduplicate = OptimizeOptions(extent=Extent.FINAL, deduplicate=True, sync=Sync.NONE)
+        await optimize(sources[1].ctx, deduplicate)
+        with pytest.raises(SqlError, match=r"all_0_1_1 .* is not here yet"):
+            await partitions.move_partition(sources[0].ctx, "all", destinations[0].ctx)
+
+    run(main)
+
+
+def test_a_statement_may_limit_how_many_parts_move_at_once() -> None:
+    async def main(live: Live) -> None:
+        sources, destinations = await two_tables(live)
+        for value in range(3):
+            await sources[0].insert(value)
+        move = partial(partitions.move_partition, sources[0].ctx, "all", destinations[0].ctx, sync=Sync.ALL)
+        with pytest.raises(SqlError, match="Cannot move 3 parts at once, the limit is 2") as refused:
+            await move(most_parts=2)
+        assert refused.value.code == Code.TOO_MANY_PARTS
+        assert not live.locks()
+        assert len(await move(most_parts=3)) == 3
 
     run(main)

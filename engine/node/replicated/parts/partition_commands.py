@@ -206,6 +206,7 @@ class PartitionCommands:
                 destination.ctx,
                 sync=sync_of(asked),
                 inactive_timeout_s=wait_for_inactive_s(asked),
+                most_parts=int(number(settings_of(asked), "max_parts_to_move", 1000)),
                 fence=fence,
             )
 
