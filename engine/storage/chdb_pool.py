@@ -83,8 +83,8 @@ class ChdbPool:
     ) -> Self:
         """Start chDB on `path`, which is made if it is not there.
 
-        Raises Busy when another process uses the directory, Corrupt for damaged metadata, SqlError for what
-        else chDB cannot do.
+        Raises Busy when another process uses the directory, Corrupt for damaged metadata, ConfigError for
+        a path that chDB cannot have, SqlError for what else it cannot do.
         """
         pool = cls(path, max_running=max_running, env=env or SystemEnv())
         try:

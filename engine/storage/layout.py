@@ -34,6 +34,7 @@ from xml.sax.saxutils import escape
 
 from engine.config.profiles import Constraint
 from engine.env import Env
+from engine.errors import ConfigError
 
 KEPT_BYTES = 4 << 20
 """Of the disk, for definitions: see `disk_reserve`."""
@@ -54,6 +55,8 @@ _CONSTANT_WITHOUT_FILES = (
     *("output_format_schema", "input_format_record_errors_file_path"),
 )
 _ELEMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\Z")
+_NOT_IN_CONNECTION_STRINGS = re.compile(r"[?&\\]")
+"""chDB's path ends there: it works in another directory, or without its configuration. No quoting helps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +89,15 @@ def private_directory(path: Path) -> Path:
 
 
 def prepare(path: Path, settings: ChdbSettings, env: Env) -> str:
-    """Make the directory ready and return the connection string of the first connection."""
+    """Make the directory ready and return the connection string of the first connection.
+
+    Raises ConfigError for a path that chDB would not take as it is.
+    """
+    if (found := _NOT_IN_CONNECTION_STRINGS.search(str(path))) is not None:
+        raise ConfigError(
+            f"chDB cannot have its data in {path}: '{found[0]}' means something else to it.",
+            hint="Choose a directory without '?', '&' and backslashes in its path.",
+        )
     own = private_directory(path)
     own.mkdir(parents=True, exist_ok=True)
     metadata = path / "metadata"

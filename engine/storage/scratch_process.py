@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.env import SystemEnv
-from engine.errors import SqlError, disk_error
+from engine.errors import ConfigError, SqlError, disk_error
 from engine.names import quote_string
 from engine.storage.chdb_module import load_chdb
 from engine.storage.errors import sql_error
@@ -59,6 +59,16 @@ def _answer(chdb: Any, connection: Any, path: str, question: dict[str, Any]) -> 
     return text.decode("utf-8", "replace")
 
 
+def _refusal(question: Mapping[str, Any], error: Exception) -> SqlError:
+    match error:
+        case OSError():
+            return _unusable(question, error)
+        case ConfigError():
+            return SqlError(error.code, error.message, hint=error.hint)
+        case _:
+            return sql_error(str(error))
+
+
 def _unusable(question: Mapping[str, Any], error: OSError) -> SqlError:
     place = Path(question["path"]).parent
     return disk_error(error, f"Cannot make a scratch chDB in {place}", hint="$TMPDIR says where it is made.")
@@ -81,8 +91,8 @@ def main() -> None:
                 answer = {"text": ""}
             else:
                 answer = {"text": _answer(chdb, connection, path, question)}
-        except (RuntimeError, OSError) as error:
-            refusal = _unusable(question, error) if isinstance(error, OSError) else sql_error(str(error))
+        except (RuntimeError, OSError, ConfigError) as error:
+            refusal = _refusal(question, error)
             said = {"message": refusal.message, "name": refusal.name, "hint": refusal.hint}
             answer = {"code": refusal.code, **said}
         answers.write(json.dumps(answer).encode() + b"\n")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine.env import SystemEnv
+from engine.errors import ConfigError
 from engine.storage.layout import ChdbSettings, prepare
 
 UUID = "00000000-0000-0000-0000-000000000007"
@@ -61,3 +62,13 @@ def test_an_empty_one_of_a_node_that_has_nothing_yet_is_made_again(tmp_path: Pat
     (tmp_path / "metadata").mkdir()
     (tmp_path / "metadata" / "default.sql").touch()
     assert "ENGINE = Atomic" in made(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["a?b", "a&b", "a\\b"])
+def test_a_path_that_chdb_would_take_for_another_one_is_refused_before_anything_is_made(
+    tmp_path: Path, name: str
+) -> None:
+    """It worked in the directory `a`, or without its configuration, and said that `_local` does not exist."""
+    with pytest.raises(ConfigError, match="cannot have its data in"):
+        prepare(tmp_path / name, ChdbSettings(), SystemEnv())
+    assert list(tmp_path.iterdir()) == []
