@@ -7,14 +7,18 @@ storage policies, which are the servers', become the default ones.
 
 ON CLUSTER goes. A replicated engine becomes its plain family, without the arguments for Keeper. What has no
 counterpart in one process, such as SYSTEM or users, is not rehearsed and says why.
+
+What a Distributed table is made of (its sharding key, arguments and settings) chDB judges as a host does, and
+before it looks for the cluster: so it is asked for the same table over a cluster that there is not.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from engine.names import quote_string
 from engine.sql import (
     AlterCommand,
     Statement,
@@ -45,14 +49,20 @@ _ELSEWHERE = frozenset(
 )
 _BEHIND_ENGINES = frozenset({"AS", "EMPTY", "CLONE", "COMMENT"})
 _STORAGE = frozenset({"storage_policy", "disk"})
+_NO_CLUSTER = "none of a rehearsal"
 
 
 @dataclass(frozen=True, slots=True)
 class Rehearsable:
-    """`sql` to run, or None and the reason in `note`. With both, `note` says what was replaced."""
+    """`sql` to run, or None and the reason in `note`. With both, `note` says what was replaced.
+
+    `judged` goes before `sql` and makes nothing: where nothing is wrong with it the answer is that there is
+    no such cluster (701).
+    """
 
     sql: str | None
     note: str = ""
+    judged: str = ""
 
 
 def for_rehearsal(sql: str) -> Rehearsable:
@@ -78,7 +88,9 @@ def for_rehearsal(sql: str) -> Rehearsable:
     if engine == "Replicated":
         return Rehearsable(_drop_engine(plain, engine), "Replicated database as the default engine")
     if engine and not _HERE.match(engine):
-        return _without_far_engine(plain, engine)
+        far = _without_far_engine(plain, engine)
+        is_judged = far.sql is not None and engine == "Distributed"
+        return replace(far, judged=_over_no_cluster(plain)) if is_judged else far
     return Rehearsable(plain)
 
 
@@ -143,6 +155,16 @@ def _without_far_engine(sql: str, engine: str) -> Rehearsable:
     return Rehearsable(
         _replace_engine(sql, engine, "Null", drops_all=True), f"{engine} as Null: its columns are rehearsed"
     )
+
+
+def _over_no_cluster(sql: str) -> str:
+    """A Distributed table over no cluster, whatever macros its name is made of."""
+    tokens = tokenize(sql)
+    at = _engine_at(tokens, "Distributed")
+    words = [token for token in tokens[at:] if token.is_significant] if at is not None else []
+    if len(words) < 4 or words[1].text != "(" or words[3].text != ",":
+        return sql
+    return apply_edits(sql, [Edit(words[2].start, words[2].end, quote_string(_NO_CLUSTER))])
 
 
 def _replace_engine(

@@ -386,6 +386,33 @@ async def test_a_misspelt_word_is_a_syntax_error_with_its_place(tmp_path: Path) 
 
 
 @pytest.mark.slow
+async def test_a_distributed_table_that_every_host_would_refuse_fails(tmp_path: Path) -> None:
+    """Its columns alone were rehearsed. A scratch cannot know whether there is such a cluster or policy."""
+    base = (
+        "CREATE DATABASE IF NOT EXISTS d;"
+        "CREATE TABLE IF NOT EXISTS d.l (x Int8, s String) ENGINE = MergeTree ORDER BY x;"
+    )
+    codes = {}
+    cases = {
+        "nope": "d, l, nope)",
+        "text": "d, l, s)",
+        "setting": "d, l, x) SETTINGS nope = 1",
+        "many": "d, l, x, 'default', 1)",
+        "fine": "currentDatabase(), 'l', cityHash64(s), 'cold') SETTINGS fsync_directories = 1",
+    }
+    async with ScratchChdb() as scratch:
+        for case, rest in cases.items():
+            up = f"{base}CREATE TABLE IF NOT EXISTS d.a AS d.l ENGINE = Distributed('{{elsewhere}}', {rest}"
+            folder = write(tmp_path / case / "shop", {"1_a.up.sql": up})
+            result = await rehearse(
+                load_folder(folder), surroundings("shop"), RunRequest("r"), scratch, env=SystemEnv()
+            )
+            assert result.not_rehearsed == ()
+            codes[case] = [failure.code for failure in result.failures]
+    assert codes == {"nope": [47], "text": [53], "setting": [115], "many": [42], "fine": []}
+
+
+@pytest.mark.slow
 async def test_a_statement_that_brings_the_scratch_down_is_named(tmp_path: Path) -> None:
     class Dying(ScratchChdb):
         async def execute(self, sql: str, *, settings: Mapping[str, str] | None = None) -> None:
