@@ -1,4 +1,5 @@
-"""Looking around for a plan: presence of hosts, their backlog in the queue, sizes of tables. Changes nothing.
+"""Looking around for a plan: presence of hosts, their backlog in the queue, sizes of tables, configurations.
+Changes nothing.
 
 Whoever cannot be asked is left out: a plan says what is known, and never fails because a node is down.
 """
@@ -6,7 +7,7 @@ Whoever cannot be asked is left out: a plan says what is known, and never fails 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from engine.ddl.client import DDLQueueClient
@@ -16,6 +17,7 @@ from engine.migrations import lock
 from engine.migrations.database_probe import DatabaseProbe, databases_of
 from engine.migrations.departed import departed
 from engine.migrations.errors import ChangedMigration, MigrationRefused, Problem
+from engine.migrations.host_configuration import HostConfiguration
 from engine.migrations.lint_databases import refused_by_databases
 from engine.migrations.model import RunRequest
 from engine.migrations.plan import Facts, Plan, Presence, TableFacts, build_plan, tables_of
@@ -35,6 +37,10 @@ class NodeProbe(DatabaseProbe, Protocol):
 
     async def table(self, host: HostId, table: TableName) -> TableFacts | None:
         """None: no such table there, or nobody knows. Raises OnclusterError when the node does not answer."""
+        ...
+
+    async def configuration(self, host: HostId, cluster: str) -> HostConfiguration | None:
+        """None: nobody knows where to ask. Raises OnclusterError when the node does not answer."""
         ...
 
 
@@ -92,6 +98,7 @@ async def gather(
     presence = await _presence(runner, hosts)
     found: dict[tuple[HostId, TableName], TableFacts] = {}
     notes: list[str] = []
+    configurations: dict[HostId, HostConfiguration] = {}
     if probe is not None:
         up = await asyncio.gather(*(probe.is_up(host) for host in hosts))
         for host, is_up in zip(hosts, up, strict=True):
@@ -109,14 +116,36 @@ async def gather(
                     notes.append(f"{pair[0].readable} does not say how large {pair[1]} is: {answer.message}")
                 case BaseException():
                     raise answer
+        configurations = await _configurations(probe, runner.cluster, presence)
     held = await lock.look_for_run(runner.keeper, runner.locked.lock_path)
     return Facts(
         presence=presence,
         backlog=await _backlog(runner, hosts),
         tables=found,
+        configurations=configurations,
         holder=f"{held.holder} (run {held.run_id})" if held is not None else "",
         notes=tuple(notes),
     )
+
+
+async def _configurations(
+    probe: NodeProbe, cluster: str, presence: Mapping[HostId, Presence]
+) -> dict[HostId, HostConfiguration]:
+    """Of those that say it; a user may not be allowed to read what they were configured with."""
+    asked = [host for host, its in presence.items() if its is not Presence.INACTIVE]
+    answers = await asyncio.gather(
+        *(probe.configuration(host, cluster) for host in asked), return_exceptions=True
+    )
+    found = {}
+    for host, answer in zip(asked, answers, strict=True):
+        match answer:
+            case HostConfiguration():
+                found[host] = answer
+            case None | OnclusterError():
+                pass
+            case BaseException():
+                raise answer
+    return found
 
 
 async def _presence(runner: MigrationRunner, hosts: Sequence[HostId]) -> dict[HostId, Presence]:

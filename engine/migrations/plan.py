@@ -20,6 +20,7 @@ from engine.ddl.initiator import without_token
 from engine.errors import Refused
 from engine.migrations.errors import Problem
 from engine.migrations.files import Direction, MigrationSet
+from engine.migrations.host_configuration import HostConfiguration, missing_macros, other_clusters
 from engine.migrations.model import RunRequest
 from engine.migrations.order import creations_before
 from engine.migrations.selection import Selected
@@ -28,6 +29,7 @@ from engine.migrations.states import CellState, MigrationState
 from engine.migrations.where import Where, engines_of, where_of
 from engine.names import HostId, TableName
 from engine.sql import parse_statement, redact
+from engine.wording import enumerated
 
 
 class Presence(enum.StrEnum):
@@ -63,6 +65,7 @@ class Facts:
     presence: Mapping[HostId, Presence] = field(default_factory=dict)
     backlog: Mapping[HostId, int] = field(default_factory=dict)
     tables: Mapping[tuple[HostId, TableName], TableFacts] = field(default_factory=dict)
+    configurations: Mapping[HostId, HostConfiguration] = field(default_factory=dict)
     holder: str = ""
     notes: tuple[str, ...] = ()
 
@@ -231,6 +234,7 @@ def build_plan(
             )
         )
     said = [*notes, *facts.notes, *_without_up(selected), *_held_up(selected, planned, request)]
+    said += _configured_otherwise(selected, planned, surroundings, facts)
     if facts.holder:
         said.append(f"A run is at work now: {facts.holder}.")
     return Plan(
@@ -276,6 +280,30 @@ def _held_up(
                 yield (
                     f"{item.migration.version}.{request.direction} statement {statement.index} changes a "
                     f"replicated table that {', '.join(away)} has still to make; it is not sent before."
+                )
+
+
+def _configured_otherwise(
+    selected: Sequence[Selected],
+    planned: Sequence[PlannedMigration],
+    surroundings: Surroundings,
+    facts: Facts,
+) -> Iterator[str]:
+    """Why a host may refuse what is sent to it, or do it elsewhere (`host_configuration`)."""
+    cluster = surroundings.topology.clusters.get(surroundings.cluster)
+    if not selected or cluster is None:
+        return
+    ours = {shard.number: tuple(r.host_id for r in shard.replicas) for shard in cluster.shards}
+    yield from other_clusters(cluster.name, ours, facts.configurations)
+    for item, migration in zip(selected, planned, strict=True):
+        for statement, plan in zip(item.script.statements, migration.statements, strict=True):
+            sent = {host.host for host in plan.hosts if host.action in (Action.RUN, Action.RETRY)}
+            asked = {host: its for host, its in facts.configurations.items() if host in sent}
+            for macro, hosts in missing_macros(statement, asked).items():
+                yield (
+                    f"{item.migration.version}.{item.script.direction} statement {statement.index} needs the "
+                    f"macro '{macro}', which {enumerated(host.readable for host in hosts)} "
+                    f"{'do' if len(hosts) > 1 else 'does'} not have: it will be refused there (139)."
                 )
 
 

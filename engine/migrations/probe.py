@@ -1,5 +1,5 @@
-"""Asking nodes over HTTP whether they are up, how large tables are, and which databases are Replicated ones;
-for plans and before runs. Reads only."""
+"""Asking nodes over HTTP whether they are up, how large tables are, which databases are Replicated ones,
+and what they were configured with; for plans and before runs. Reads only."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from engine.client.node_client import NodeClient
 from engine.errors import OnclusterError
+from engine.migrations.host_configuration import HostConfiguration
 from engine.migrations.plan import TableFacts
 from engine.names import HostId, TableName, quote_string
 
@@ -64,6 +65,22 @@ class HttpProbe:
         async with client:
             found = await client.query_rows("SELECT name FROM system.databases WHERE engine = 'Replicated'")
         return frozenset(str(name) for (name,) in found.rows)
+
+    async def configuration(self, host: HostId, cluster: str) -> HostConfiguration | None:
+        """None when no URL is known. Raises SqlError, NodeUnavailable, ReplyLost."""
+        client = self._client(host)
+        if client is None:
+            return None
+        async with client:
+            replicas = await client.query_rows(
+                "SELECT shard_num, host_name, port FROM system.clusters "
+                f"WHERE cluster = {quote_string(cluster)} ORDER BY shard_num, replica_num"
+            )
+            macros = await client.query_rows("SELECT macro FROM system.macros")
+        shards: dict[int, tuple[HostId, ...]] = {}
+        for number, name, port in replicas.rows:
+            shards[int(number)] = (*shards.get(int(number), ()), HostId(str(name), int(port)))
+        return HostConfiguration(shards, frozenset(str(name) for (name,) in macros.rows))
 
     def _client(self, host: HostId) -> NodeClient | None:
         url = self.urls.get(host.host)

@@ -7,6 +7,7 @@ edits the ranges it found on tokens and leaves all other text byte for byte.
 from engine.sql.cluster import (
     before_on_cluster,
     expand_macros,
+    macros_in,
     parse_and_strip,
     with_on_cluster,
     without_on_cluster,
@@ -33,6 +34,7 @@ __all__ = [
     "expand_macros",
     "leading_comments",
     "literal_value",
+    "macros_in",
     "mentions_as",
     "mentions_empty_database",
     "name_of",

@@ -72,6 +72,11 @@ def cluster_name(cluster: str) -> str:
     return cluster if _PLAIN.match(cluster) else quote_identifier(cluster)
 
 
+def macros_in(text: str) -> list[str]:
+    """The names of the macros in `text`, in their order."""
+    return _MACRO.findall(text)
+
+
 def expand_macros(text: str, macros: Mapping[str, str]) -> str:
     """`text` with every `{name}` replaced by the macro's value; values are not expanded again.
 

@@ -15,6 +15,7 @@ from engine.migrations.departed import departed
 from engine.migrations.drive import drive
 from engine.migrations.errors import MigrationFilesError
 from engine.migrations.gather import make_plan
+from engine.migrations.host_configuration import HostConfiguration
 from engine.migrations.plan import Action, Plan, Presence, TableFacts
 from engine.migrations.runner import MigrationRunner
 from engine.migrations.states import RunState
@@ -39,6 +40,9 @@ class Probe:
         if host != NODE1:
             raise NodeUnavailable("refused")
         return frozenset({"r"})
+
+    async def configuration(self, host: HostId, cluster: str) -> HostConfiguration | None:
+        return None
 
 
 def presence(plan: Plan) -> dict[HostId, Presence]:
@@ -120,6 +124,60 @@ def test_hosts_are_asked_at_once_so_that_those_that_hang_are_waited_for_together
         assert set(presence(plan).values()) == {Presence.INACTIVE}
 
     in_world(tmp_path, scenario)
+
+
+def test_hosts_that_are_configured_otherwise_are_noted_where_it_matters_to_a_statement(
+    tmp_path: Path,
+) -> None:
+    files = {
+        "1_t.up.sql": "CREATE DATABASE s;\n"
+        "CREATE TABLE s.r (x Int8) ENGINE = ReplicatedMergeTree('/{layer}/r', '{replica}') ORDER BY x;\n"
+        "CREATE TABLE s.d AS s.r ENGINE = Distributed('{cluster}', s, r, x);\n"
+        "CREATE VIEW s.v AS SELECT '{no_macro}'"
+    }
+    ours = {1: (NODE1, NODE2)}
+    all_macros = frozenset({"layer", "replica", "cluster"})
+    node3 = HostId("node03", 9000)
+
+    class Asked(Probe):
+        def __init__(self, **differing: HostConfiguration) -> None:
+            self.differing = differing
+
+        async def is_up(self, host: HostId) -> bool | None:
+            return True
+
+        async def replicated_databases(self, host: HostId) -> frozenset[str]:
+            return frozenset()
+
+        async def configuration(self, host: HostId, cluster: str) -> HostConfiguration | None:
+            assert cluster == "shop"
+            return self.differing.get(host.host, HostConfiguration(ours, all_macros))
+
+    async def scenario(world: World) -> None:
+        await world.start()
+        runner = await world.runner()
+
+        async def notes(**differing: HostConfiguration) -> tuple[str, ...]:
+            return (await make_plan(runner, world.request(), probe=Asked(**differing))).notes
+
+        assert await notes() == ()
+        assert await notes(node02=HostConfiguration({1: (NODE2, NODE1)}, all_macros)) == ()
+        assert await notes(node02=HostConfiguration({}, all_macros)) == (
+            "node02:9000 does not know the cluster shop: it will refuse the statements (371).",
+        )
+        both = HostConfiguration({1: (NODE1, node3)}, all_macros)
+        (note,) = await notes(node01=both, node02=both)
+        assert note.startswith("By shop node01:9000 and node02:9000 mean other hosts than this configuration")
+        assert note.endswith("shard 1 is node01:9000 + node03:9000 there and node01:9000 + node02:9000 here.")
+        found = await notes(node02=HostConfiguration(ours, frozenset({"replica"})))
+        assert [note.partition(":")[0] for note in found] == [
+            "1.up statement 2 needs the macro 'layer', which node02",
+            "1.up statement 3 needs the macro 'cluster', which node02",
+        ]
+        await drive(runner, world.request())
+        assert await notes(node02=HostConfiguration({}, frozenset())) == ()  # nothing is sent
+
+    in_world(tmp_path, scenario, files=files)
 
 
 def test_what_forbids_a_run_is_a_problem_of_its_plan(tmp_path: Path) -> None:

@@ -10,13 +10,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 from engine.config.health_model import HealthSettings
+from engine.config.membership import Shards, differing_shards, is_same_cluster
 from engine.names import HostId
 from engine.operations.finding import Finding, FindingKind, Severity
 from engine.operations.health.facts import ClusterFacts, HostFacts
 from engine.operations.health.making import finding
 from engine.wording import listed
-
-Shards = Mapping[int, tuple[HostId, ...]]
 
 _REPLICA = "replica"
 """The macro that tells replicas of one table apart, in ClickHouse's own default_replica_name, too."""
@@ -27,7 +26,7 @@ def check_configuration(facts: ClusterFacts, settings: HealthSettings) -> Iterat
     alike: dict[tuple[tuple[str, str], ...], list[HostId]] = defaultdict(list)
     for host in facts.hosts.values():
         theirs = host.configuration.shards
-        if theirs is not None and _members(theirs) != _members(facts.shards):
+        if theirs is not None and not is_same_cluster(facts.shards, theirs):
             yield _other_cluster(facts, host, theirs)
         macros = host.configuration.macros or {}
         if _REPLICA in macros:
@@ -37,21 +36,11 @@ def check_configuration(facts: ClusterFacts, settings: HealthSettings) -> Iterat
             yield _one_replica(facts, dict(same), hosts)
 
 
-def _members(shards: Shards) -> dict[int, frozenset[HostId]]:
-    """In which order a shard has its replicas is its own matter."""
-    return {number: frozenset(hosts) for number, hosts in shards.items()}
-
-
 def _other_cluster(facts: ClusterFacts, host: HostFacts, theirs: Shards) -> Finding:
     name = host.host.readable
     if theirs:
-        ours = facts.shards
-        differing = [
-            f"shard {number} is {_named(theirs, number)} there and {_named(ours, number)} here"
-            for number in sorted({*theirs, *ours})
-            if frozenset(theirs.get(number, ())) != frozenset(ours.get(number, ()))
-        ]
-        what = f"{name} knows another {facts.cluster} than we do: {listed(differing, most=5)}."
+        differing = listed(differing_shards(facts.shards, theirs))
+        what = f"{name} knows another {facts.cluster} than we do: {differing}."
     else:
         what = f"{name} does not know the cluster {facts.cluster}, to which it belongs here."
     return finding(
@@ -64,10 +53,6 @@ def _other_cluster(facts: ClusterFacts, host: HostFacts, theirs: Shards) -> Find
         host=host.host,
         subject="remote_servers",
     )
-
-
-def _named(shards: Shards, number: int) -> str:
-    return " + ".join(host.readable for host in shards.get(number, ())) or "nothing"
 
 
 def _one_replica(facts: ClusterFacts, macros: Mapping[str, str], hosts: list[HostId]) -> Finding:
