@@ -107,15 +107,21 @@ def test_ctrl_c_is_json_too_while_the_part_that_takes_json_is_imported(
     assert json.loads(result.stderr)["error"]["message"] == "Interrupted."
 
 
-def test_ctrl_c_before_everything_is_imported_leaves_no_traceback(tmp_path: Path) -> None:
-    (tmp_path / "click.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGINT)\n")
+@pytest.mark.parametrize(
+    ("number", "code", "said"),
+    [(signal.SIGINT, 130, "Interrupted.\n"), (signal.SIGTERM, 143, "Terminated.\n")],
+)
+def test_a_signal_before_everything_is_imported_is_one_line(
+    tmp_path: Path, number: signal.Signals, code: int, said: str
+) -> None:
+    (tmp_path / "click.py").write_text(f"import os; os.kill(os.getpid(), {number.value})\n")
     done = subprocess.run(
         [sys.executable, "-m", "engine.cli", "--help"],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
         capture_output=True,
         text=True,
     )
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "Interrupted.\n")
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", said)
 
 
 def test_a_full_disk_is_one_line_and_not_a_traceback() -> None:
