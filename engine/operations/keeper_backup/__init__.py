@@ -16,6 +16,7 @@ from engine.operations.keeper_backup.finished import BackupFile, open_backup
 from engine.operations.keeper_backup.keeping import (
     backup_name,
     backups_in,
+    label_of,
     prune_backups,
     unfinished_in,
 )
@@ -42,6 +43,7 @@ __all__ = [
     "compare",
     "copy_tree",
     "dump_tree",
+    "label_of",
     "name_of",
     "no_progress",
     "open_backup",

@@ -8,6 +8,7 @@ backups are damaged keeps all it has. Unfinished files stay: the next call conti
 from __future__ import annotations
 
 import datetime
+import hashlib
 import re
 from pathlib import Path
 
@@ -15,7 +16,19 @@ from engine.errors import Refused
 from engine.operations.keeper_backup.finished import open_backup
 
 SUFFIX = ".keeper.zst"
+_NOT_IN_LABELS = re.compile(r"[^A-Za-z0-9]+")
+_PLAIN_ROOT = re.compile(r"(?:/[A-Za-z0-9]+){0,10}\Z|/\Z")
+_SHOWN_CHARS = 100
 _NAME = re.compile(r"(.+)-\d{8}T\d{6}Z" + re.escape(SUFFIX) + r"\Z")
+
+
+def label_of(root: str) -> str:
+    """For backups of different roots in one folder: `keeper`, `keeper-clickhouse-tables`. What would be lost
+    of a root (`/a_b`, `/a-b`) is in a digest at the end: one root's backups are never taken for another's."""
+    label = "-".join(["keeper", *_NOT_IN_LABELS.sub(" ", root).split()])
+    if _PLAIN_ROOT.match(root) and len(label) <= _SHOWN_CHARS:
+        return label
+    return f"{label[:_SHOWN_CHARS]}-{hashlib.sha256(root.encode()).hexdigest()[:8]}"
 
 
 def backup_name(label: str, now_s: float) -> str:

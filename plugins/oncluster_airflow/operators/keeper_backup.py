@@ -8,7 +8,6 @@ restore takes a file from there and from nowhere else.
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,7 +20,13 @@ from engine.operations.act import Plan
 from engine.operations.carrying_out import Performer
 from engine.operations.keeper_backup import BackupFacts, Phase, dump_tree, open_backup
 from engine.operations.keeper_backup.acts import plan_restore, restore_performer
-from engine.operations.keeper_backup.keeping import backup_name, backups_in, prune_backups, unfinished_in
+from engine.operations.keeper_backup.keeping import (
+    backup_name,
+    backups_in,
+    label_of,
+    prune_backups,
+    unfinished_in,
+)
 from engine.operations.keeper_backup.zookeeper_source import name_of, patient_keeper
 from engine.operations.site import Site
 from oncluster_airflow.errors import as_airflow_error
@@ -33,13 +38,7 @@ from oncluster_airflow.settings import KEEPER_CONN_ID, OperationSettings
 T = TypeVar("T")
 
 DUMP_TASK = "dump"
-_NOT_IN_LABELS = re.compile(r"[^A-Za-z0-9]+")
 _LOG_EVERY = 20_000
-
-
-def label_of(root: str) -> str:
-    """Backups of different roots stand beside each other: `keeper`, `keeper-clickhouse-tables`."""
-    return "-".join(["keeper", *_NOT_IN_LABELS.sub(" ", root).split()])
 
 
 class BackupOperator(BaseOperator):

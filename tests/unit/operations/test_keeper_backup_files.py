@@ -17,6 +17,7 @@ from engine.operations.keeper_backup import (
     backup_name,
     backups_in,
     dump_tree,
+    label_of,
     plan_restore,
     prune_backups,
     unfinished_in,
@@ -83,6 +84,15 @@ def test_places_are_read(tmp_path):
 def make_path(tmp_path):
     make(tmp_path / "b", {"/a": b"1"})
     return tmp_path / "b"
+
+
+def test_each_root_has_a_label_of_its_own_that_fits_into_a_file_name() -> None:
+    """Backups of `/prod_a` and `/prod/a` had one, and the newest of both were kept instead of each."""
+    roots = ["/", "/prod/a", "/prod_a", "/prod-a", "/prod/a/", "/données", "/" + "a" * 300, "/" + "a" * 301]
+    labels = [label_of(root) for root in roots]
+    assert labels[:2] == ["keeper", "keeper-prod-a"]
+    assert len(set(labels)) == len(roots)
+    assert max(len(backup_name(label, 0.0)) for label in labels) < 200
 
 
 def test_the_newest_backups_are_kept_and_nothing_goes_while_one_of_them_is_damaged(tmp_path):
