@@ -11,6 +11,7 @@ from engine.sql.cluster import (
     parse_and_strip,
     with_on_cluster,
     without_on_cluster,
+    without_uuid,
 )
 from engine.sql.databases import mentions_empty_database, with_current_database, with_default_database
 from engine.sql.kinds import AlterCommand, StatementKind
@@ -57,4 +58,5 @@ __all__ = [
     "with_parameters",
     "without_on_cluster",
     "without_output_clauses",
+    "without_uuid",
 ]

@@ -29,6 +29,12 @@ def before_on_cluster(sql: str, text: str) -> str:
     return sql if span is None else apply_edits(sql, [Edit(span[0], span[0], text)])
 
 
+def without_uuid(sql: str) -> str:
+    """`sql` without the UUID of the object that it makes; unchanged where there is none."""
+    span = draft_of(sql).uuid_span
+    return sql if span is None else apply_edits(sql, [Edit(*span, "")])
+
+
 def parse_and_strip(sql: str) -> tuple[Statement, str]:
     """What `parse_statement` and `without_on_cluster` give, for the price of one."""
     d = draft_of(sql)

@@ -44,6 +44,7 @@ class Draft(Cursor):
         "tail",
         "temporary",
         "uuid",
+        "uuid_span",
     )
 
     def __init__(self, sql: str) -> None:
@@ -64,6 +65,7 @@ class Draft(Cursor):
         self.temporary = False
         self.discards = False
         self.uuid: str | None = None
+        self.uuid_span: tuple[int, int] | None = None
         self.engine: str | None = None
         self.alter_commands: list[AlterCommand] = []
         self.alter_starts: list[int] = []
@@ -85,6 +87,7 @@ class Draft(Cursor):
             value = self.tokens[self.at + 1]
             if value.kind is TokenKind.STRING:
                 self.uuid = literal_value(value)
+                self.uuid_span = (self.token.start, value.end)
                 self.at += 2
 
     def table_ref(self, role: Role = Role.OBJECT) -> bool:

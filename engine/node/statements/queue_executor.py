@@ -8,9 +8,12 @@ from dataclasses import replace
 from engine.ddl.executor import Execution
 from engine.node.statements.node_statements import NodeStatements, how_to_kill
 from engine.node.statements.session_commands import by_our_query_id
-from engine.sql import Statement, StatementKind, parse_statement
+from engine.sql import Statement, StatementKind, parse_statement, without_uuid
 from engine.storage import ChdbPool
 from engine.storage.local_executor import ChdbExecutor
+
+_WITH_UUID = frozenset({"Atomic", "Replicated", "MaterializedPostgreSQL"})
+"""Engines of databases. Source: ClickHouse's InterpreterCreateQuery::createDatabase."""
 
 Check = Callable[[str, Statement], None]
 """Of a text and its statement; raises SqlError for what must not run."""
@@ -56,7 +59,12 @@ class QueueExecutor(ChdbExecutor):
 
 
 def _as_meant(execution: Execution, statement: Statement) -> Execution:
-    """KILL QUERY means the ids that clients gave."""
-    if statement.kind is not StatementKind.KILL_QUERY:
-        return execution
-    return replace(execution, sql=by_our_query_id(execution.sql))
+    """KILL QUERY means the ids that clients gave, and the UUID that an initiator gives every new database is
+    for those that have one."""
+    match statement.kind:
+        case StatementKind.KILL_QUERY:
+            return replace(execution, sql=by_our_query_id(execution.sql))
+        case StatementKind.CREATE_DATABASE if statement.engine and statement.engine not in _WITH_UUID:
+            return replace(execution, sql=without_uuid(execution.sql))
+        case _:
+            return execution

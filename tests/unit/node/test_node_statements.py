@@ -176,6 +176,25 @@ async def test_who_is_killed_before_it_waits_does_not_wait(node: Node) -> None:
     assert not node.statements.is_needed
 
 
+async def test_the_uuid_that_an_initiator_gives_a_database_is_ignored_where_it_can_have_none(
+    node: Node,
+) -> None:
+    """CREATE DATABASE … ON CLUSTER c ENGINE = Memory failed on every node (80)."""
+    executor = QueueExecutor(
+        node.pool, lanes=1, check=lambda sql, statement: None, statements=node.statements
+    )
+    uuid = "00000000-0000-0000-0000-0000000000{}"
+    await executor.execute(Execution(f"CREATE DATABASE m UUID '{uuid.format(11)}' ENGINE = Memory"))
+    await executor.execute(Execution(f"CREATE DATABASE a UUID '{uuid.format(12)}' ENGINE = Atomic"))
+    await executor.execute(Execution(f"CREATE DATABASE b UUID '{uuid.format(13)}'"))
+    found = await node.rows(
+        "SELECT name, engine, uuid FROM system.databases WHERE name IN ('a', 'b', 'm') ORDER BY name"
+    )
+    assert found[:2] == [["a", "Atomic", uuid.format(12)], ["b", "Atomic", uuid.format(13)]]
+    assert [row[:2] for row in found[2:]] == [["m", "Memory"]]
+    await executor.close()
+
+
 async def test_kill_query_from_the_queue_ends_waits_and_not_that_of_its_own_statement(node: Node) -> None:
     executor = QueueExecutor(
         node.pool, lanes=1, check=lambda sql, statement: None, statements=node.statements
