@@ -34,6 +34,7 @@ from engine.errors import Code, Refused, ReplyLost, SqlError
 from engine.migrations.files import Direction, Migration, MigrationSet, Script, ScriptStatement
 from engine.migrations.model import RunRequest
 from engine.migrations.rehearse_compare import changes, means_the_same
+from engine.migrations.rehearse_engines import Rows, TableEngines
 from engine.migrations.rehearse_text import for_rehearsal
 from engine.migrations.statements import Surroundings
 from engine.names import TableName, quote_identifier
@@ -42,12 +43,11 @@ from engine.sql.lenient import LENIENT
 
 logger = logging.getLogger(__name__)
 
-# What a lone chDB answers to things it does not have: an unknown engine or codec, a feature that is not built
-# in, a cluster, a named collection, users, data, and other servers: DNS, connections, what tables they have.
+# What a lone chDB answers to things it does not have: an unknown codec, a feature that is not built in, a
+# cluster, a named collection, users, data, and other servers: DNS, connections, what tables they have.
 _NOT_HERE = frozenset(
     {
         Code.NOT_IMPLEMENTED,
-        Code.UNKNOWN_STORAGE,
         Code.SUPPORT_IS_DISABLED,
         Code.UNKNOWN_CODEC,
         Code.CLUSTER_DOESNT_EXIST,
@@ -69,7 +69,7 @@ _PRIMARY_KEY_SAID = re.compile(r" PRIMARY KEY (.+) ORDER BY \1(?= |$)")
 _MISSING = frozenset({Code.UNKNOWN_TABLE, Code.UNKNOWN_DATABASE})
 
 
-class Scratch(Protocol):
+class Scratch(Rows, Protocol):
     """A throw-away chDB; `engine.storage.scratch.ScratchChdb`."""
 
     async def execute(self, sql: str, *, settings: Mapping[str, str] | None = None) -> None:
@@ -78,10 +78,6 @@ class Scratch(Protocol):
 
     async def validate(self, sql: str) -> object:
         """Only reads it. Raises SqlError 62."""
-        ...
-
-    async def rows(self, sql: str) -> Sequence[Sequence[str]]:
-        """The result of a SELECT, every value as text. Raises SqlError."""
         ...
 
 
@@ -230,7 +226,7 @@ async def rehearse(
 
     `scratch` is empty at the start. A statement that cannot be sent at all fails here, too.
     """
-    stage = _Stage(surroundings, request, scratch, env)
+    stage = _Stage(surroundings, request, scratch, env, TableEngines(scratch))
     target = request.target if request.direction is Direction.UP else None
     chosen = [
         migration
@@ -300,6 +296,7 @@ class _Stage:
     request: RunRequest
     scratch: Scratch
     env: Env
+    engines: TableEngines
     played: list[RehearsedStatement] = field(default_factory=list)
     differences: list[Difference] = field(default_factory=list)
     unrehearsed: set[str] = field(default_factory=lambda: {"system"})
@@ -410,6 +407,8 @@ class _Stage:
         try:
             if wanted.sql is not None:
                 settings = {setting.name: setting.value for setting in entry.settings}
+                if wanted.far_engine:
+                    await self.engines.require(wanted.far_engine)
                 await self._judge(wanted.judged, settings)
                 await self._execute(wanted.sql, settings=settings)
                 return RehearsalState.OK, code, error, note

@@ -57,12 +57,13 @@ class Rehearsable:
     """`sql` to run, or None and the reason in `note`. With both, `note` says what was replaced.
 
     `judged` goes before `sql` and makes nothing: where nothing is wrong with it the answer is that there is
-    no such cluster (701).
+    no such cluster (701). `far_engine` was replaced by Null (`rehearse_engines`).
     """
 
     sql: str | None
     note: str = ""
     judged: str = ""
+    far_engine: str = ""
 
 
 def for_rehearsal(sql: str) -> Rehearsable:
@@ -153,7 +154,9 @@ def _without_far_engine(sql: str, engine: str) -> Rehearsable:
     if "(" not in before_engine and "AS" not in before_engine:
         return Rehearsable(None, f"{engine} takes its columns from another server")
     return Rehearsable(
-        _replace_engine(sql, engine, "Null", drops_all=True), f"{engine} as Null: its columns are rehearsed"
+        _replace_engine(sql, engine, "Null", drops_all=True),
+        f"{engine} as Null: its columns are rehearsed",
+        far_engine=engine,
     )
 
 

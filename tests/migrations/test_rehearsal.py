@@ -386,6 +386,31 @@ async def test_a_misspelt_word_is_a_syntax_error_with_its_place(tmp_path: Path) 
 
 
 @pytest.mark.slow
+async def test_a_misspelt_engine_does_not_pass_for_a_far_one(tmp_path: Path) -> None:
+    codes, said = {}, []
+    async with ScratchChdb() as scratch:
+        for engine in ("Replicatedmergetree('/t', 'r')", "Kafkaa", "FooMergeTree", "RabbitMQ", "Kafka"):
+            files = {"1_a.up.sql": f"CREATE TABLE IF NOT EXISTS default.t (x Int8) ENGINE = {engine}"}
+            folder = write(tmp_path / engine[:8] / "shop", files)
+            result = await rehearse(
+                load_folder(folder), surroundings("shop"), RunRequest("r"), scratch, env=SystemEnv()
+            )
+            codes[engine.partition("(")[0]] = [failure.code for failure in result.failures]
+            said += [failure.error for failure in result.failures]
+    assert codes == {
+        "Replicatedmergetree": [56],
+        "Kafkaa": [56],
+        "FooMergeTree": [56],
+        "RabbitMQ": [],
+        "Kafka": [],
+    }
+    assert said[:2] == [
+        "Unknown table engine Replicatedmergetree. Maybe ReplicatedMergeTree is meant.",
+        "Unknown table engine Kafkaa. Maybe Kafka is meant.",
+    ]
+
+
+@pytest.mark.slow
 async def test_a_distributed_table_that_every_host_would_refuse_fails(tmp_path: Path) -> None:
     """Its columns alone were rehearsed. A scratch cannot know whether there is such a cluster or policy."""
     base = (
