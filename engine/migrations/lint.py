@@ -18,8 +18,17 @@ from typing import Any
 
 from engine.errors import SqlError
 from engine.migrations.errors import Problem
-from engine.migrations.files import GAP_RULE, Migration, MigrationSet, Script, ScriptStatement, gaps
+from engine.migrations.files import (
+    GAP_RULE,
+    Direction,
+    Migration,
+    MigrationSet,
+    Script,
+    ScriptStatement,
+    gaps,
+)
 from engine.migrations.lint_databases import check_database, replicated_databases
+from engine.migrations.lint_paths import ReplicaPaths
 from engine.migrations.lint_statements import check_statement
 from engine.migrations.options import Options
 from engine.migrations.statements import Surroundings
@@ -53,7 +62,7 @@ RULES: dict[str, tuple[Severity, str]] = {
     "too-long": (Severity.ERROR, "hosts read a part of the statement only"),
     "not-on-cluster": (Severity.ERROR, "ClickHouse has no ON CLUSTER for this statement"),
     "replicated-database": (Severity.ERROR, "a Replicated database refuses statements ON CLUSTER"),
-    "replicated-path": (Severity.ERROR, "a replication path that shards or replicas would share"),
+    "replicated-path": (Severity.ERROR, "a replication path that shards, replicas or tables would share"),
     "engine-arguments": (Severity.ERROR, "an engine with arguments that no host takes"),
     "destructive": (Severity.WARNING, "data or definitions are lost"),
     "not-repeatable": (Severity.WARNING, "IF EXISTS or IF NOT EXISTS is missing"),
@@ -150,6 +159,7 @@ async def lint(
         if script is not None
         for statement in script.statements
     )
+    paths = ReplicaPaths()
     for migration in migrations.migrations:
         findings += _migration(migration)
         for script in (migration.up, migration.down):
@@ -161,6 +171,8 @@ async def lint(
                     _of(script, statement, note) for note in check_statement(script, statement, surroundings)
                 ]
                 found += [_of(script, statement, note) for note in check_database(statement, replicated)]
+                if script.direction is Direction.UP:
+                    found += [_of(script, statement, note) for note in paths.follow(statement)]
                 if validator is not None:
                     found += await _parsed(script, statement, validator)
                 findings += [_silenced(finding, statement.options) for finding in found]

@@ -190,6 +190,37 @@ async def test_engines_with_as_many_arguments_as_they_take_are_no_finding(
     assert "engine-arguments" not in await rules(tmp_path, f"{TABLE} {engine}")
 
 
+def replicated(table: str, path: str) -> str:
+    return f"{table} (a Int8) ENGINE = ReplicatedMergeTree('/{{shard}}/{path}', '{{replica}}') ORDER BY a"
+
+
+X, OWN = f"CREATE TABLE {replicated('d.x', 'x')};", f"CREATE TABLE {replicated('d.x', '{table}')};"
+
+
+@pytest.mark.parametrize(
+    ("up", "second"),
+    [
+        (f"{X} CREATE TABLE d.y AS d.x", "d.y"),
+        (f"{OWN} CREATE TABLE d.y CLONE AS d.x", "d.y"),
+        (f"{X} CREATE TABLE {replicated('d.y', 'x/')}", "d.y"),
+        (f"{OWN} RENAME TABLE d.x TO d.z, d.w TO d.x; {OWN}", "d.x"),
+        (f"CREATE TABLE {replicated('d.x', '{uuid}')}; CREATE TABLE d.y AS d.x", ""),
+        (f"{OWN} CREATE TABLE {replicated('d.y', '{table}')}", ""),
+        (f"{X} CREATE TABLE d.y AS d.x ENGINE = Log", ""),
+        (f"{X} DROP TABLE d.x SYNC; CREATE TABLE {replicated('d.y', 'x')}", ""),
+        (f"{X} CREATE TABLE IF NOT EXISTS {replicated('d.x', 'x')}", ""),
+        ("CREATE TABLE d.x (a Int8) ENGINE = ReplicatedMergeTree ORDER BY a; CREATE TABLE d.y AS d.x", ""),
+    ],
+)
+async def test_two_tables_with_one_replication_path_are_an_error(
+    tmp_path: Path, up: str, second: str
+) -> None:
+    """Every host refused the second one (253), after a rehearsal, which has no Keeper, had passed it."""
+    found = [f for f in (await report(tmp_path, {"1_a.up.sql": up})).findings if f.code == 253]
+    assert [finding.message.partition(" has the")[0] for finding in found] == [second] * bool(second)
+    assert {finding.rule for finding in found} <= {"replicated-path"}
+
+
 async def test_a_cluster_that_is_not_configured_or_has_no_hosts_is_an_error(tmp_path: Path) -> None:
     missing = await report(tmp_path, {"1_a.up.sql": GOOD, "1_a.down.sql": GOOD_DOWN}, name="nowhere")
     assert {f.code for f in missing.errors if f.rule == "unknown-cluster"} == {701}
