@@ -186,6 +186,32 @@ def test_every_kind_of_definition_is_the_same_on_all(three: Three) -> None:
     assert not [n for n in three.same(f"SHOW TABLES FROM {d}").split() if n.startswith(".inner") or n == "mv"]
 
 
+def test_what_a_table_takes_of_one_that_it_is_made_like_is_the_same_on_all(three: Three) -> None:
+    """Each key that the statement does not name, and the comment; the other table is on one node only."""
+    d = three.database()
+    three.n1.query("CREATE DATABASE IF NOT EXISTS only_here")
+    three.n1.query(
+        "CREATE TABLE only_here.keyed (k UInt64, h UInt32, m UInt8, INDEX i k TYPE minmax) ENGINE = MergeTree"
+        " PARTITION BY m PRIMARY KEY (k, intHash32(h)) ORDER BY (k, intHash32(h), m) SAMPLE BY intHash32(h)"
+        " COMMENT 'keyed'"
+    )
+    for name, engine in (
+        ("mt", "MergeTree"),
+        (
+            "own",
+            "ReplacingMergeTree(m) ORDER BY (k, intHash32(h)) TTL toDate(h) SETTINGS index_granularity = 7",
+        ),
+        ("r", "ReplicatedMergeTree"),
+        ("mem", "Memory"),
+        ("said", "MergeTree PARTITION BY k COMMENT 'said'"),
+    ):
+        three.n1.query(f"CREATE TABLE {d}.{name} AS only_here.keyed ENGINE = {engine}")
+    shown = three.same(SHOWN.format(d))
+    assert (shown.count("PARTITION BY m"), shown.count("SAMPLE BY"), shown.count("'keyed")) == (3, 4, 4)
+    assert shown.count("PRIMARY KEY (k, intHash32(h))") == 4
+    eventually(lambda: len(three.digests(d)), 1)
+
+
 def test_a_replicated_table_is_filled_once(three: Three) -> None:
     d = three.database()
     select = "SELECT rand64() AS k FROM numbers(10)"

@@ -1,11 +1,12 @@
-"""The columns of a table that is made like something else, written into its CREATE in the log, as ClickHouse
+"""What a table gets of something else that it is made like, written into its CREATE in the log, as ClickHouse
 does it.
 
 The something else may be on the initiator only, or be another thing elsewhere. A replica that could not make
 the table would come to no later entry. The initiator makes it as the statement says.
 
-    AS other [ENGINE = …]          what chDB makes of it on an empty table: columns and constraints, also
-                                   indices and projections where the engine has them
+    AS other [ENGINE = …]          what chDB makes of it on an empty table: columns, constraints and comment;
+                                   of a MergeTree also indices, projections, and each of the keys that is not
+                                   given (PARTITION BY, PRIMARY KEY, ORDER BY, SAMPLE BY)
     AS SELECT, AS function()       the columns of the result; a SELECT that fills the table stays, of each
                                    replica's own rows
 """
@@ -18,6 +19,7 @@ from engine.env import Env
 from engine.errors import SqlError
 from engine.names import TableName, quote_identifier, quote_string
 from engine.node.databases.definition_places import behind_name, comment_at, described, select_of
+from engine.node.replicated.definitions.definition_sql import Definition
 from engine.node.replicated.running.local_tables import LocalTables
 from engine.node.statements.statement import Asked
 from engine.sql import StatementKind
@@ -26,7 +28,6 @@ from engine.sql.draft import Draft
 from engine.sql.edit import Edit, apply_edits
 from engine.sql.lenient import LENIENT
 from engine.sql.parse import draft_of
-from engine.sql.unsorted import unsorted_engine
 from engine.storage.layout import SCRATCH_DATABASE
 
 log = logging.getLogger(__name__)
@@ -57,9 +58,7 @@ class TableColumns:
             if other is not None and _ends_with(d, d.at_offset(other.start), "AS"):
                 if d.engine is None:
                     return sql  # it gets the other one's engine, too
-                columns = await self._of_table(other.name, is_mergetree=d.engine.endswith("MergeTree"))
-                begin = d.tokens[d.at_offset(other.start) - 1].start
-                return apply_edits(sql, [Edit(behind, behind, columns), Edit(begin, other.end, "")])
+                return f"{sql[:behind]} {await self._like_table(other.name, d)}"
             if d.body is not None and _ends_with(d, d.body, "AS"):
                 columns = await _of_result(asked, f"({select_of(d)}\n)")
                 edits = [Edit(behind, behind, columns)]
@@ -73,22 +72,33 @@ class TableColumns:
             log.info("databases.columns_not_told error=%s", error)
         return sql
 
-    async def _of_table(self, table: TableName, *, is_mergetree: bool) -> str:
+    async def _like_table(self, table: TableName, d: Draft) -> str:
+        """What stands behind the name of a table that is made like `table`, with an engine of its own."""
+        wanted, comment = Definition(d.sql), d.sql[comment_at(d) :]
+        begin, end = wanted.storage
+        keys = d.sql[wanted.behind_engine : end]
+        is_mergetree = (d.engine or "").endswith("MergeTree")
+        engine = f"MergeTree {keys}" if is_mergetree else "Null"
+        made = Definition(await self._made(f"AS {table.quoted} ENGINE = {engine} {comment}"))
+        storage = d.sql[begin:end]
+        if is_mergetree:
+            storage = f"ENGINE = {wanted.engine}{made.sql[made.behind_engine : made.storage[1]]}"
+        c = Cursor(made.sql)
+        c.skip_to("(")
+        columns_at = c.token.start
+        c.skip_brackets()
+        return f"{made.sql[columns_at : c.last_end]} {storage}{made.sql[made.storage[1] :]}"
+
+    async def _made(self, definition: str) -> str:
+        """chDB's text of a table that is there only meanwhile. Raises SqlError where it cannot be made."""
         scratch = TableName(SCRATCH_DATABASE, f"as_{self._env.new_uuid().hex}")
-        engine = unsorted_engine() if is_mergetree else "Null"
         await self._local.run(f"CREATE DATABASE IF NOT EXISTS {SCRATCH_DATABASE} ENGINE = Memory")
-        await self._local.run(
-            f"CREATE TABLE {scratch.quoted} AS {table.quoted} ENGINE = {engine}", settings=LENIENT
-        )
+        await self._local.run(f"CREATE TABLE {scratch.quoted} {definition}", settings=LENIENT)
         try:
             found = await self._local.named(scratch)
         finally:
             await self._local.run(f"DROP TABLE IF EXISTS {scratch.quoted} SYNC")
-        c = Cursor(found.create_query if found is not None else "")
-        c.skip_to("(")
-        begin = c.token.start
-        c.skip_brackets()
-        return f" {c.sql[begin : c.last_end]}"
+        return found.create_query if found is not None else ""
 
 
 async def _of_result(asked: Asked, source: str) -> str:

@@ -117,6 +117,11 @@ class Definition:
         return self._storage_start, self._storage_end
 
     @property
+    def behind_engine(self) -> int:
+        """Where the engine and its arguments end."""
+        return self._engine_at.end
+
+    @property
     def as_at(self) -> int | None:
         """Where AS SELECT or AS other_table begins."""
         return self._as_at
