@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from engine.node.replicated.definitions.definition_sql import comment_at
 from engine.node.statements.statement import Asked
-from engine.sql import TokenKind
 from engine.sql.draft import Draft
 
 
@@ -14,13 +14,6 @@ def behind_name(d: Draft) -> int:
     """The token behind the name that is created, and its UUID: the columns' place. `d` has references."""
     at = d.at_offset(d.refs[0].end)
     return at + 2 if d.words[at : at + 1] == ["UUID"] else at
-
-
-def comment_at(d: Draft) -> int:
-    """Where the COMMENT begins that ends the statement; its end without one."""
-    if d.words[-2:-1] == ["COMMENT"] and d.tokens[-1].kind is TokenKind.STRING:
-        return d.tokens[-2].start
-    return len(d.sql.rstrip("; \t\r\n"))
 
 
 def select_of(d: Draft) -> str:

@@ -7,7 +7,8 @@ could not make it would come to no later entry.
 from __future__ import annotations
 
 from engine.names import quote_identifier
-from engine.node.databases.definition_places import behind_name, comment_at, described
+from engine.node.databases.definition_places import behind_name, described
+from engine.node.replicated.definitions.definition_sql import comment_at
 from engine.node.statements.statement import Asked
 from engine.sql import StatementKind
 from engine.sql.cursor import Role

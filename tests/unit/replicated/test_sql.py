@@ -151,6 +151,14 @@ def test_create_as_another_table_takes_its_definition() -> None:
     assert definition.like("CREATE TABLE d.y (`a` Int8) ENGINE = ReplicatedMergeTree('/p', 'r')") == (
         "CREATE TABLE IF NOT EXISTS d.x (`a` Int8) ENGINE = ReplicatedMergeTree('/p', 'r')"
     )
+
+
+@pytest.mark.parametrize("end", ["", ";", " ; "])
+def test_a_comment_of_its_own_comes_before_that_of_the_table_that_it_is_like(end: str) -> None:
+    shown = "CREATE TABLE d.y (`a` Int8 COMMENT 'a') ENGINE = ReplicatedMergeTree('/p', 'r') COMMENT 'y'"
+    own = Definition(f"CREATE TABLE d.x AS d.`comment` COMMENT 'x'{end}")
+    assert own.like(shown) == f"CREATE TABLE d.x {shown[17:-3]}'x'"
+    assert Definition(f"CREATE TABLE d.x AS d.y{end}").like(shown) == f"CREATE TABLE d.x {shown[17:]}"
     for head in ("CREATE TABLE x", "CREATE TABLE IF NOT EXISTS d.x UUID '1'", "CREATE TABLE x ON CLUSTER c"):
         clone = clone_in(f"{head} CLONE AS d.y ENGINE = Null")
         assert clone == Clone(f"{head} AS d.y ENGINE = Null", TableName("d", "y"))

@@ -189,11 +189,14 @@ class Definition:
         return {s.name: s.value for s in self._settings if s.name in hidden}
 
     def like(self, shown: str) -> str:
-        """`CREATE TABLE x AS y` with the definition of `y` (its shown text) written out behind x's name."""
+        """`CREATE TABLE x AS y` with the definition of `y` (its shown text) written out behind x's name. A
+        comment of its own takes the place of that of `y`."""
         d = Cursor(shown)
         d.skip_to("(")
-        body = shown[d.token.start :] if not d.at_end else ""
+        body_at = d.token.start if not d.at_end else len(shown)
         end = self._as_at if self._as_at is not None else len(self.sql)
+        own = self.sql[comment_at(self._draft) :].rstrip("; \t\r\n")
+        body = shown[body_at : comment_at(d)].rstrip() + f" {own}" if own else shown[body_at:]
         return f"{self.sql[:end].rstrip()} {body}"
 
     # -- for people ----------------------------------------------------------------------------------------
@@ -293,6 +296,16 @@ class Definition:
         while start > 0 and self.sql[start - 1] in " \n":
             start -= 1
         return Edit(start, end, "")
+
+
+def comment_at(d: Cursor) -> int:
+    """Where the COMMENT begins that ends a CREATE; its end without one."""
+    count = len(d.words)
+    while count and d.words[count - 1] == ";":
+        count -= 1
+    if d.words[max(count - 2, 0) : count - 1] == ["COMMENT"] and d.tokens[count - 1].kind is TokenKind.STRING:
+        return d.tokens[count - 2].start
+    return len(d.sql.rstrip("; \t\r\n"))
 
 
 def settings_clause(settings: Mapping[str, str]) -> str:
