@@ -206,9 +206,11 @@ def test_what_a_table_takes_of_one_that_it_is_made_like_is_the_same_on_all(three
         ("said", "MergeTree PARTITION BY k COMMENT 'said'"),
     ):
         three.n1.query(f"CREATE TABLE {d}.{name} AS only_here.keyed ENGINE = {engine}")
+    three.n1.query(f"CREATE TABLE {d}.again AS {d}.r COMMENT 'again'")
     shown = three.same(SHOWN.format(d))
-    assert (shown.count("PARTITION BY m"), shown.count("SAMPLE BY"), shown.count("'keyed")) == (3, 4, 4)
-    assert shown.count("PRIMARY KEY (k, intHash32(h))") == 4
+    assert (shown.count("PARTITION BY m"), shown.count("SAMPLE BY"), shown.count("'keyed")) == (4, 5, 4)
+    assert shown.count("PRIMARY KEY (k, intHash32(h))") == 5
+    assert shown.count("'again") == 1
     eventually(lambda: len(three.digests(d)), 1)
 
 
