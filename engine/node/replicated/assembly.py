@@ -7,7 +7,7 @@ anybody can read them; Keeper is waited for in the background. Order of stop: ta
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -219,12 +219,16 @@ class ReplicatedNode:
     ) -> Answer | None:
         return await self._inserts.insert(asked, insert, rows, write_input)
 
-    def written_by_chdb(self, asked: Asked, statement: Statement) -> AbstractContextManager[None]:
+    @asynccontextmanager
+    async def written_by_chdb(self, asked: Asked, statement: Statement) -> AsyncIterator[None]:
         """See `ReplicatedTables.written_by_chdb`."""
-        if statement.kind is StatementKind.INSERT:
-            for name in statement.tables[:1]:
-                return self.tables.written_by_chdb(name.within(asked.current_database))
-        return nullcontext()
+        if statement.kind is not StatementKind.INSERT or not statement.tables:
+            yield
+            return
+        name = statement.tables[0].within(asked.current_database)
+        reached = await self._graph.reached(name) if self.tables.has_any else [name]
+        with self.tables.written_by_chdb(*reached):
+            yield
 
     async def prepare_read(self, asked: Asked, statement: Statement) -> Asked:
         return await self._part_names.prepare(await self._reads.prepare(asked, statement), statement)

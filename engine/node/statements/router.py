@@ -11,7 +11,6 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
-    AbstractContextManager,
     ExitStack,
     asynccontextmanager,
     nullcontext,
@@ -66,9 +65,9 @@ class Replicated(ReplicatedStatements, Protocol):
         """Run an INSERT whose rows come as a stream; None when the table is not replicated."""
         ...
 
-    def written_by_chdb(self, asked: Asked, statement: Statement) -> AbstractContextManager[None]:
+    def written_by_chdb(self, asked: Asked, statement: Statement) -> AbstractAsyncContextManager[None]:
         """In the block chDB runs a statement, an INSERT perhaps, that is about none of them. Entering and
-        leaving raises SqlError 60 if the INSERT's table is replicated by now."""
+        leaving raises SqlError 60 if a table that the INSERT writes to is replicated by now."""
         ...
 
     async def prepare_read(self, asked: Asked, statement: Statement) -> Asked:
@@ -330,7 +329,7 @@ class StatementRouter:
                 return
             leaves_nothing = statement.is_query or statement.kind is StatementKind.INSERT
             asked = of_session(asked, statement)
-            with self._written_by_chdb(asked, statement, is_for_chdb=is_for_chdb):
+            async with self._written_by_chdb(asked, statement, is_for_chdb=is_for_chdb):
                 result = await asked.run(sql, session=session, is_harmless=leaves_nothing)
             self._remember(asked, statement)
             may_redefine = not statement.is_query and statement.kind not in CHANGE_NO_DEFINITION
@@ -374,7 +373,7 @@ class StatementRouter:
             answer = await self._replicated.insert(asked, insert, rows, self._insert_from_input)
             if answer is not None:
                 return answer
-        with self._written_by_chdb(asked, statement, is_for_chdb=is_for_chdb):
+        async with self._written_by_chdb(asked, statement, is_for_chdb=is_for_chdb):
             if insert.input_structure:
                 result = await self._insert_from_input(asked, insert, rows)
             else:
@@ -385,7 +384,7 @@ class StatementRouter:
 
     def _written_by_chdb(
         self, asked: Asked, statement: Statement, *, is_for_chdb: bool
-    ) -> AbstractContextManager[None]:
+    ) -> AbstractAsyncContextManager[None]:
         if self._replicated is None or is_for_chdb:
             return nullcontext()
         return self._replicated.written_by_chdb(asked, statement)

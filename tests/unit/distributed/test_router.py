@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -32,7 +32,7 @@ class Remembers:
     async def prepare_read(self, asked: Asked, statement: Statement) -> Asked:
         return asked
 
-    def written_by_chdb(self, asked: Asked, statement: Statement) -> AbstractContextManager[None]:
+    def written_by_chdb(self, asked: Asked, statement: Statement) -> AbstractAsyncContextManager[None]:
         """None of its tables is replicated."""
         return nullcontext()
 
@@ -55,8 +55,8 @@ class Creating(Remembers):
     async def insert(self, asked: Asked, *_: object) -> None:
         return None
 
-    @contextmanager
-    def written_by_chdb(self, asked: Asked, statement: Statement) -> Iterator[None]:
+    @asynccontextmanager
+    async def written_by_chdb(self, asked: Asked, statement: Statement) -> AsyncIterator[None]:
         if not self._is_late:
             self._record()
         with self.tables.written_by_chdb(statement.tables[0].within(asked.current_database)):

@@ -10,6 +10,7 @@ import pytest
 
 from engine.errors import SqlError
 from engine.keeper.memory import MemoryKeeperServer
+from engine.names import TableName
 from engine.node.replicated.running.local_writes import PATIENCE_S
 from engine.testing.simulation import SimulationEnv, run_simulation
 from tests.unit.replicated.lifecycle_support import (
@@ -44,8 +45,10 @@ async def started(directory: Path, env: SimulationEnv, before: Sequence[str]) ->
     return process
 
 
-async def insert(process: Process, begun: asyncio.Event, goes_on: asyncio.Event) -> None:
-    with process.tables.written_by_chdb(NAME):
+async def insert(
+    process: Process, begun: asyncio.Event, goes_on: asyncio.Event, names: Sequence[TableName] = (NAME,)
+) -> None:
+    with process.tables.written_by_chdb(*names):
         begun.set()
         await goes_on.wait()
 
@@ -82,15 +85,39 @@ def test_a_name_is_given_to_a_replicated_table_when_no_insert_of_chdb_s_is_under
     run_simulation(1, race)
 
 
-def test_an_insert_that_takes_long_is_not_waited_for_and_not_acknowledged(tmp_path: Path) -> None:
+def test_so_it_is_with_what_a_view_of_chdb_s_writes_to(tmp_path: Path) -> None:
     async def race(env: SimulationEnv) -> None:
         process = await started(tmp_path, env, [OTHER])
         begun, goes_on = asyncio.Event(), asyncio.Event()
-        writes = asyncio.create_task(insert(process, begun, goes_on))
+        writes = asyncio.create_task(insert(process, begun, goes_on, [TableName("d", "source"), NAME]))
+        await begun.wait()
+        gives = asyncio.create_task(process.run("RENAME TABLE d.other TO d.t"))
+        await env.sleep(PATIENCE_S / 2)
+        assert await process.world.disk.named(NAME) is None
+        goes_on.set()
+        await writes
+        await gives
+        assert process.tables.find(NAME) is not None
+        await process.end()
+
+    run_simulation(1, race)
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [([NAME], "is a replicated one now"), ([TableName("d", "source"), NAME], "do not repeat it")],
+)
+def test_an_insert_that_takes_long_is_not_waited_for_and_not_acknowledged(
+    tmp_path: Path, names: Sequence[TableName], said: str
+) -> None:
+    async def race(env: SimulationEnv) -> None:
+        process = await started(tmp_path, env, [OTHER])
+        begun, goes_on = asyncio.Event(), asyncio.Event()
+        writes = asyncio.create_task(insert(process, begun, goes_on, names))
         await begun.wait()
         await process.run("RENAME TABLE d.other TO d.t")
         goes_on.set()
-        with pytest.raises(SqlError, match="is a replicated one now"):
+        with pytest.raises(SqlError, match=said):
             await writes
         await process.end()
 

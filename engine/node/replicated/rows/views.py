@@ -132,21 +132,22 @@ class ViewGraph:
 
     async def end_of(self, source: TableName, is_wanted: Callable[[TableName], bool]) -> TableName | None:
         """The first wanted table among `source` and all that rows inserted into it come to."""
-        return next((table for table in await self._reached(source) if is_wanted(table)), None)
+        return next((table for table in await self.reached(source) if is_wanted(table)), None)
 
     async def reaches(self, source: TableName, is_wanted: Callable[[TableName], bool]) -> bool:
         """Whether rows inserted into `source` come, by way of others, to a table that is wanted."""
-        return any(is_wanted(table) for table in (await self._reached(source))[1:])
+        return any(is_wanted(table) for table in (await self.reached(source))[1:])
 
     async def feeding(self, name: TableName) -> Feeder | None:
         """Something whose rows come to `name`."""
         await self.of(name)
         for feeder in self._feeders:
-            if name in await self._reached(feeder.target):
+            if name in await self.reached(feeder.target):
                 return feeder
         return None
 
-    async def _reached(self, source: TableName) -> Sequence[TableName]:
+    async def reached(self, source: TableName) -> Sequence[TableName]:
+        """`source` and all that rows inserted into it come to."""
         reached = [source]
         for table in reached:
             next_ = [view.target for view in await self.of(table)]

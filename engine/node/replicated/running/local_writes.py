@@ -1,4 +1,5 @@
-"""INSERTs that chDB carries out by the name of their table, and names that become replicated tables'.
+"""INSERTs that chDB carries out by names, the table's and those of its views' targets, and names that become
+replicated tables'.
 
 chDB looks a name up when it comes to the statement. What it found would be a replicated table if one got the
 name between the decision that an INSERT is chDB's and that moment: its rows would be in chDB's table, on this
@@ -51,15 +52,15 @@ class LocalWrites:
             await self._changed.wait()
 
     @contextmanager
-    def under_way(self, name: TableName) -> Iterator[None]:
-        """An INSERT is chDB's in the block."""
-        self._under_way[name] += 1
+    def under_way(self, *names: TableName) -> Iterator[None]:
+        """An INSERT into these is chDB's in the block."""
+        self._under_way.update(names)
         try:
             yield
         finally:
-            self._under_way[name] -= 1
-            if not self._under_way[name]:
-                del self._under_way[name]
+            self._under_way.subtract(names)
+            if any(not self._under_way[name] for name in names):
+                self._under_way = +self._under_way
                 self._changed.announce()
 
     @asynccontextmanager

@@ -213,19 +213,21 @@ class ReplicatedTables:
         return table
 
     @contextmanager
-    def written_by_chdb(self, name: TableName) -> Iterator[None]:
-        """In the block chDB writes into a table that is not replicated (`LocalWrites`).
+    def written_by_chdb(self, name: TableName, *reached: TableName) -> Iterator[None]:
+        """In the block chDB writes into a table that is not replicated, and by its views into others that are
+        not (`LocalWrites`).
 
-        Raises SqlError 60 UNKNOWN_TABLE where it is by now, or gets one's name; nothing was begun then. Also
+        Raises SqlError 60 UNKNOWN_TABLE where one is by now, or gets one's name; nothing was begun then. Also
         at the end of an INSERT that was not waited for: what it wrote is no replica's.
         """
-        if self.is_ours(name):
-            raise _has_become_replicated(name)
-        with self.local_writes.under_way(name):
+        names, writes = (name, *reached), self.local_writes
+        if (ours := next(filter(self.is_ours, names), None)) is not None:
+            raise _has_become_replicated(ours)
+        with writes.under_way(*names):
             yield
-            writes = self.local_writes
-            if writes.is_given(name) or (self._has(name) and not writes.is_taken(name)):
-                raise _has_become_replicated(name)
+            for each in names:
+                if writes.is_given(each) or (self._has(each) and not writes.is_taken(each)):
+                    raise _has_become_replicated(each) if each == name else _view_has_written(name, each)
 
     def find_for(self, asked: Asked, name: TableName) -> RunningTable | None:
         """The table that `name` means in a statement."""
@@ -268,4 +270,13 @@ def _has_become_replicated(name: TableName) -> SqlError:
         Code.UNKNOWN_TABLE,
         f"Table {name} was not there when the INSERT began, and is a replicated one now.",
         hint="Nothing was inserted into it: repeat the INSERT.",
+    )
+
+
+def _view_has_written(name: TableName, target: TableName) -> SqlError:
+    return SqlError(
+        Code.UNKNOWN_TABLE,
+        f"A view has written into {target}, which has become a replicated table since the INSERT into {name} "
+        "began: it is on this node only.",
+        hint=f"{name} has its rows: do not repeat it. Insert into {target} what the view selects of them.",
     )
