@@ -298,6 +298,7 @@ def test_how_a_shards_table_takes_rows_is_said_by_the_settings_of_the_insert(clu
     assert refused(n1, f"INSERT INTO doubled_d {rows}", **partitions).code == 252
     of_both = "max_partitions_per_insert_block = 1 SELECT number, 'd' FROM numbers(2, 2)"
     n1.query(f"INSERT INTO doubled_d SETTINGS {of_both}")  # one of each shard
+    n1.query("SYSTEM FLUSH DISTRIBUTED doubled_d")
     n1.query("ALTER TABLE doubled ON CLUSTER c DELETE WHERE v = 'd' SETTINGS mutations_sync = 2")
     n1.query(f"INSERT INTO doubled_d SETTINGS optimize_on_insert = 0 {rows}")
     n1.query("SYSTEM FLUSH DISTRIBUTED doubled_d")
