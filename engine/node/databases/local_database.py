@@ -98,6 +98,7 @@ class LocalDatabase:
             database=self.name,
             settings={**self.shell.profile, **settings, **QUIET},
             fence=fence,
+            is_decided=True,
         )
         try:
             await self.shell.run_here(asked)

@@ -33,7 +33,7 @@ class Asked:
     `behind_insert` is called on the thread on which chDB has taken rows of a stream; it raises nothing.
     `native_revision`: of the protocol that the client reads blocks in Native by; 0 as they are. `reads_key`
     is to stand in what chDB gets for `READS_PLACE` (`with_key`): until then the text is one that may have
-    been looked at before.
+    been looked at before. `is_decided`: another replica has carried it out, and this one has to follow.
     """
 
     sql: str
@@ -54,6 +54,7 @@ class Asked:
     behind_insert: Callable[[], None] | None = None
     reads_key: str = ""
     native_revision: int = 0
+    is_decided: bool = False
 
     def with_key(self, sql: str) -> str:
         """A text of this request as chDB gets it."""

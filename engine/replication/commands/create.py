@@ -85,6 +85,16 @@ class Created(enum.Enum):
     """The replica had been made before by the same statement, and never been used."""
 
 
+class Structure(enum.Enum):
+    """What a replica that joins a table may have for a definition."""
+
+    THE_TABLES = "the table's"
+    AN_OLDER_ONE = "the table's or an older one"
+    """Of a table that is known to be this one: it was altered since the statement was decided. The replica
+    takes the table's definition over when it copies its data. (ClickHouse: of secondary queries of Replicated
+    databases.)"""
+
+
 class Leadership(enum.Enum):
     """Who assigns merges."""
 
@@ -108,6 +118,7 @@ async def create_replica(
     definition: TableDefinition,
     *,
     check_place: CheckPlace = _anybody,
+    structure: Structure = Structure.THE_TABLES,
 ) -> Created:
     """Make the table with this replica, or join the table. Repeatable after a crash with the same `new`.
 
@@ -123,7 +134,7 @@ async def create_replica(
             replicas = await keeper.exists(paths.replicas)
             created = None
             if replicas is not None:
-                created = await _join(keeper, paths, me, new, definition, check_place)
+                created = await _join(keeper, paths, me, new, definition, check_place, structure)
             elif await keeper.exists(paths.dropped) is not None:
                 await finish_dropping(keeper, paths)
             else:
@@ -247,6 +258,7 @@ async def _join(
     new: NewReplica,
     definition: TableDefinition,
     check_place: CheckPlace,
+    structure: Structure,
 ) -> Created | None:
     """One attempt. None: something changed meanwhile, look again."""
     try:
@@ -254,7 +266,7 @@ async def _join(
     except NoNode:
         existing = None
     if existing is not None or await keeper.exists(me.root) is not None:
-        return await _reuse(keeper, paths, me, new, definition, existing)
+        return await _reuse(keeper, paths, me, new, definition, existing, structure)
     try:
         replicas = await keeper.children(paths.replicas)
         others = [paths.replica(name) for name in replicas.names]
@@ -266,22 +278,16 @@ async def _join(
             await remove_table_without_replicas(keeper, paths)
             return None
         await check_place(keeper, paths)
-        metadata, columns = await _checked(keeper, paths, definition)
+        metadata_version, checks = await _checked(keeper, paths, definition, structure)
         ops = replica_ops(
             paths,
             me,
-            replace(new, metadata_version=metadata.version),
+            replace(new, metadata_version=metadata_version),
             replica_count=replicas.stat.num_children,
             replicas_version=replicas.stat.version,
         )
-        await keeper.multi(
-            (
-                *ops,
-                Check(paths.metadata, metadata.version),
-                Check(paths.columns, columns.version),
-                Check(whole[0].host),  # a DROP does not change the version of `replicas`
-            )
-        )
+        # A DROP does not change the version of `replicas`.
+        await keeper.multi((*ops, *checks, Check(whole[0].host)))
     except NoNode:
         return None  # the last replica was dropped right now
     except MultiFailed as failed:
@@ -298,6 +304,7 @@ async def _reuse(
     new: NewReplica,
     definition: TableDefinition,
     creator: Node | None,
+    structure: Structure,
 ) -> Created | None:
     stats = await keeper.exists_many([check.path for check in pristine_checks(me)])
     if creator is None and await keeper.exists(me.root) is None:
@@ -311,7 +318,7 @@ async def _reuse(
         and all(stat is not None and stat.version == 0 for stat in stats)
     ):
         try:
-            await _checked(keeper, paths, definition)
+            await _checked(keeper, paths, definition, structure)
         except NoNode:
             return None
         except SqlError:
@@ -326,10 +333,18 @@ async def _reuse(
     )
 
 
-async def _checked(keeper: Keeper, paths: TablePaths, definition: TableDefinition) -> tuple[Stat, Stat]:
+async def _checked(
+    keeper: Keeper, paths: TablePaths, definition: TableDefinition, structure: Structure
+) -> tuple[int, Sequence[Check]]:
+    """The version of the metadata that the replica has, and what has to be as it was looked at."""
     try:
-        return await check_structure(keeper, paths, definition)
+        metadata, columns = await check_structure(keeper, paths, definition)
+        checks = Check(paths.metadata, metadata.version), Check(paths.columns, columns.version)
+        return metadata.version, checks
     except SqlError as error:
+        if structure is Structure.AN_OLDER_ONE:
+            log.info("replication.older_structure path=%s error=%s", paths.root, error.message)
+            return 0, ()
         raise SqlError(
             error.code, f"{error.message} The table at {paths.root} exists already.", hint=_SHARD_HINT
         ) from None

@@ -38,7 +38,7 @@ from engine.node.replicated.running.lifecycle import TableLifecycle
 from engine.node.replicated.running.statements import done
 from engine.node.statements.statement import Answer, Asked
 from engine.part_storage.hidden_settings import HIDDEN_SETTINGS
-from engine.replication.commands.create import CheckPlace
+from engine.replication.commands.create import CheckPlace, Structure
 from engine.replication.paths import TablePaths
 from engine.sql import Statement, StatementKind, expand_macros
 
@@ -241,7 +241,8 @@ class CreateStatements:
             life.catalog.remove(uuid)
             return
         try:
-            table = await life.finish_create(record, keeper)
+            structure = Structure.AN_OLDER_ONE if asked.is_decided else Structure.THE_TABLES
+            table = await life.finish_create(record, keeper, structure=structure)
         except OnclusterError:
             await life.undo_create(record)
             raise

@@ -47,7 +47,7 @@ from engine.node.replicated.running.local_tables import LocalTable, LocalTables
 from engine.node.replicated.running.name_locks import NameLocks
 from engine.node.replicated.running.runtime import ReplicatedTables, RunningTable, TableFactory
 from engine.part_storage.hidden_settings import HIDDEN_SETTINGS
-from engine.replication.commands.create import CheckPlace, create_replica
+from engine.replication.commands.create import CheckPlace, Structure, create_replica
 from engine.replication.commands.drop import drop_replica, remove_empty_above, remove_table_without_replicas
 from engine.replication.creation import NewReplica
 from engine.replication.table_definition import TableDefinition, parse_definition
@@ -238,7 +238,9 @@ class TableLifecycle:
 
     # -- CREATE ----------------------------------------------------------------------------------------------
 
-    async def finish_create(self, record: TableRecord, keeper: Keeper) -> RunningTable:
+    async def finish_create(
+        self, record: TableRecord, keeper: Keeper, *, structure: Structure = Structure.THE_TABLES
+    ) -> RunningTable:
         """Steps 3 and 4. Raises what Keeper's side says; nothing is undone here."""
         local = (await self.local.by_uuid([record.uuid])).get(record.uuid)
         if local is None:
@@ -246,7 +248,9 @@ class TableLifecycle:
         definition = self.definition_of(local)
         new = self.new_replica(record, definition)
         check_place = self.check_place(record.name.database)
-        await create_replica(keeper, record.paths, record.me, new, definition, check_place=check_place)
+        await create_replica(
+            keeper, record.paths, record.me, new, definition, check_place=check_place, structure=structure
+        )
         record = replace(record, state=TableState.ATTACHED, name=local.name)
         self.catalog.put(record)
         table = self.tables.by_uuid(record.uuid)
