@@ -447,6 +447,8 @@ def test_a_node_that_was_away_and_one_that_is_new_get_everything(three: Three) -
     d = three.database(three.n1, three.n2)
     n1, n2, n3 = three.n1, three.n2, three.n3
     n1.query(f"CREATE TABLE {d}.r (k UInt64) ENGINE = ReplicatedMergeTree ORDER BY k")
+    n1.query(f"CREATE TABLE {d}.own (k UInt64) ENGINE = MergeTree ORDER BY k")
+    n2.query(f"INSERT INTO {d}.own VALUES (9)")
     three.call(three.local.node("n2").stop())
     n1.query(f"INSERT INTO {d}.r VALUES (1)")
     late = n1.post(f"ALTER TABLE {d}.r ADD COLUMN x Int8 DEFAULT 5", distributed_ddl_task_timeout="1")
@@ -463,6 +465,7 @@ def test_a_node_that_was_away_and_one_that_is_new_get_everything(three: Three) -
         f"CREATE TABLE {d}.altered (k UInt64) ENGINE = ReplicatedMergeTree ORDER BY k",
         f"ALTER TABLE {d}.altered ADD COLUMN x Int8 DEFAULT 6",
         f"ALTER TABLE {d}.altered MODIFY COMMENT 'altered'",
+        f"RENAME TABLE {d}.own TO {d}.own_2",
     ):
         n1.query(sql, distributed_ddl_output_mode="none_only_active")
     n1.query(f"INSERT INTO {d}.altered (k) VALUES (2)")
@@ -483,8 +486,9 @@ def test_a_node_that_was_away_and_one_that_is_new_get_everything(three: Three) -
     assert n2.query(f"SELECT k, x FROM {d}.renamed") == "1\t5\n"
     n2.query(f"SYSTEM SYNC REPLICA {d}.altered")
     assert n2.query(f"SELECT k, x FROM {d}.altered") == "2\t6\n"
+    assert n2.query(f"SELECT k FROM {d}.own_2") == "9\n", "it has followed the log, not recovered"
     eventually(lambda: len({node.query(DEFINITIONS.format(d)) for node in three.nodes.values()}), 1)
-    three.n2.query(f"DROP TABLE {d}.renamed, {d}.altered, {d}.now_and_then SYNC")
+    three.n2.query(f"DROP TABLE {d}.renamed, {d}.altered, {d}.own_2, {d}.now_and_then SYNC")
     assert three.same(f"SHOW TABLES FROM {d}") == "p\n"
     eventually(lambda: len(three.digests(d)), 1)
 
