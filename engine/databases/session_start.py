@@ -9,6 +9,7 @@ import logging
 
 from engine.databases.cluster import database_uuid_in, is_there, read_cluster
 from engine.databases.comparison import compare
+from engine.databases.digest import digest_of
 from engine.databases.entries import EntryExecutor
 from engine.databases.numbering import enqueue_empty
 from engine.databases.paths import DROPPED
@@ -42,6 +43,11 @@ async def begin_session(
     except NodeExists:
         raise SqlError(Code.REPLICA_IS_ALREADY_ACTIVE, f"Replica {me} at {paths.root} is active") from None
     progress.active_in = keeper
+    if replica.settings.check_consistency:
+        # A table's own replication may have altered it since they were compared.
+        async with progress.definitions:
+            digest = str(digest_of(replica.schema.texts())).encode()
+            await keeper.set(paths.replica(me, "digest"), digest)
     progress.be_writable()
     log.info("databases.active database=%s ptr=%d", replica.name, pointer)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
 
-from engine.databases import Commit
+from engine.databases import Commit, session_start
 from engine.databases.digest import digest_of
 from engine.databases.paths import ReplicaName
 from engine.ddl.attempt import Fence
@@ -192,5 +193,34 @@ def test_new_names_that_were_not_committed_when_the_initiator_ended_are_taken_ba
         first.start(None)
         await asyncio.sleep(60.0)
         await have_these(keeper, {"a": "t3", "b": "t2"}, first, second)
+
+    run_simulation(1, main)
+
+
+def test_a_table_that_its_own_replication_alters_while_the_session_begins_is_in_the_digest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main(env: SimulationEnv) -> None:
+        server = MemoryKeeperServer(env)
+        keeper = await server.factory(client="checker")()
+        first, second = await started(env, server)
+        assert await first.submit("CREATE a t1") == "ok"
+        await asyncio.sleep(10.0)
+        assert second.process is not None
+        second.process.kill()
+        read_cluster = session_start.read_cluster
+
+        # 1. A session begins, and the definitions were compared. 2. The table is altered by its replication.
+        async def alters(*arguments: Any) -> Any:
+            second.disk.texts["a"] = "t2"
+            return await read_cluster(*arguments)
+
+        monkeypatch.setattr(session_start, "read_cluster", alters)
+        second.start(None)
+        await asyncio.sleep(20.0)
+        # 3. The replica is active: its next start is to find what it has.
+        await have_these(keeper, {"a": "t2"}, second)
+        assert first.database is not None
+        await first.database.stop(grace_s=1)
 
     run_simulation(1, main)
