@@ -50,7 +50,7 @@ from engine.part_storage.dropping import (
     define_past_views,
 )
 from engine.part_storage.hidden_settings import HIDDEN_SETTINGS
-from engine.part_storage.local_refusals import LOCAL_REFUSALS, check_sorting_key
+from engine.part_storage.local_refusals import check_sorting_key, is_for_the_alter_alone, lenient
 from engine.part_storage.mutation_scratch import columns_in, split_commands
 from engine.part_storage.part_files import (
     CHECKSUMS_FILE,
@@ -107,6 +107,8 @@ class Alterer:
             )
             rows = connection.rows(f"SELECT mutation_id, command FROM system.mutations{table}")
             after = parse_definition(self._scratch.create_text(connection, scratch.name))
+            if after.settings != untouched.settings:
+                self._scratch.check_opens(connection, scratch)
             check_sorting_key(connection, scratch.name, before, after, changed=self._changed_settings)
         mutations = sorted(rows, key=lambda row: _mutation_number(row[0]))
         pieces = [piece for _, command in mutations for piece in split_commands(command)]
@@ -170,21 +172,35 @@ class Alterer:
         self._scratch.forget_definition()
 
     def _run_unrefused(self, connection: Connection, step: AlterStep, settings: Mapping[str, str]) -> None:
-        """Also where settings of this replica do not allow what another one was asked for."""
-        before: dict[str, str | None] = {}
+        """Also where settings of this replica do not allow what another one was asked for: one after another
+        is changed. Those that were not in the way, or need not stay, are given back."""
+        is_done = False
+        changed: list[str] = []
+        refusals: list[str] = []
         try:
             while True:
                 try:
                     self._run(connection, step)
+                    refusals.append("")
+                    is_done = True
                     return
                 except SqlError as error:
-                    name, lenient = LOCAL_REFUSALS.get(error.code, ("", ""))
-                    if not name or name in before or settings.get(name) == lenient:
+                    refusals.append(str(error))
+                    passing = lenient(settings, error.code)
+                    name = next((each for each in passing if each not in changed), None)
+                    if name is None:
                         raise
-                    before[name] = settings.get(name)
-                    self.apply_settings(connection, {name: lenient})
+                    changed.append(name)
+                    self.apply_settings(connection, {name: passing[name]})
         finally:
-            self.apply_settings(connection, before)
+            back = {
+                name: settings.get(name)
+                for name, before, behind in zip(changed, refusals, refusals[1:], strict=False)
+                if before == behind or not is_done or is_for_the_alter_alone(name)
+            }
+            self.apply_settings(connection, back)
+            if kept := [name for name in changed if name not in back]:
+                log.warning("part_storage.settings_kept table=%s settings=%s", self._state.table, kept)
 
     def _run(self, connection: Connection, step: AlterStep) -> None:
         table = self._state.table

@@ -247,6 +247,12 @@ class ScratchTables:
         finally:
             self.drop_later(scratch)
 
+    def check_opens(self, connection: Connection, scratch: Scratch) -> None:
+        """Raises chDB's SqlError for a definition that it would not open at a start of the node, though it
+        accepts the ALTER that makes it: `max_projections` below the number that there are."""
+        text = self.create_text(connection, scratch.name)
+        self.drop_later(self._attached(connection, "opens", text[_body_start(text) :], {}))
+
     @contextmanager
     def renamed(
         self, connection: Connection, scratch: Scratch, local_name: str, wanted: str

@@ -221,6 +221,35 @@ def test_an_alter_that_the_settings_of_one_replica_allow_is_done_on_all(pair: Pa
     assert error(pair.n1.post(key)) == 44, "chDB reads that setting once"
 
 
+def test_projections_and_samples_that_the_settings_of_one_replica_allow_are_on_all(pair: Pair) -> None:
+    columns = "k UInt64, v UInt8, PROJECTION one (SELECT v ORDER BY v)"
+    t = pair.table(columns, rest="ORDER BY k")
+    pair.n1.query(f"INSERT INTO {t} VALUES (1, 2)")
+    sampling = "compatibility_allow_sampling_expression_not_in_primary_key = 1"
+    blocks = "allow_commit_order_projection = 1, enable_block_number_column = 1"
+    pair.n1.query(f"ALTER TABLE {t} MODIFY SETTING {blocks}, {sampling}")
+    refusing = "max_projections = 1, allow_part_offset_column_in_projections = 0"
+    pair.n2.query(f"ALTER TABLE {t} MODIFY SETTING {refusing}")
+    offset = f"ALTER TABLE {t} ADD PROJECTION two (SELECT k, _part_offset ORDER BY v)"
+    block = f"ALTER TABLE {t} ADD PROJECTION three (SELECT k, _block_number ORDER BY _block_number)"
+    sample = f"ALTER TABLE {t} MODIFY SAMPLE BY v"
+    assert [error(pair.n2.post(sql)) for sql in (offset, block, sample)] == [290, 290, 36]
+    for sql in (offset, block, sample, f"ALTER TABLE {t} ADD COLUMN w UInt8"):
+        pair.n1.query(sql, alter_sync="2")
+    pair.n2.query(f"INSERT INTO {t} VALUES (3, 4, 0)")
+    pair.n2.query(f"ALTER TABLE {t} UPDATE w = 5 WHERE k = 3", mutations_sync="2")
+    pair.n2.query(f"OPTIMIZE TABLE {t} FINAL", alter_sync="2")
+    assert pair.rows(t) == "1\t2\t0\n3\t4\t5\n"
+    assert error(pair.n2.post(f"ALTER TABLE {t} MODIFY SETTING max_projections = 2")) == 290
+    pair.restart("n2")
+    changes = "DROP PROJECTION one, DROP PROJECTION two, ADD COLUMN x UInt8"
+    pair.n1.query(f"ALTER TABLE {t} {changes}")
+    wait_for(lambda: pair.n2.post(f"SYSTEM SYNC REPLICA {t}").status == 200)
+    assert error(pair.n1.post(f"ALTER TABLE {t} RESET SETTING allow_commit_order_projection")) == 36
+    pair.n2.query(f"ALTER TABLE {t} MODIFY SETTING max_projections = 1")
+    assert pair.rows(t) == "1\t2\t0\t0\n3\t4\t5\t0\n"
+
+
 def test_a_replicated_table_cannot_be_made_readonly_by_a_setting(pair: Pair) -> None:
     t = pair.table(rest="ORDER BY k")
     error_text = "table_readonly is not supported"
