@@ -218,7 +218,7 @@ class Inserter:
                 "max_parts_in_total of the table.",
             )
         fullest, count = max(counts.items(), key=lambda item: item[1], default=("", 0))
-        is_too_many, is_many = count >= to_throw > 0, count >= to_delay > 0
+        is_too_many, is_many = count >= to_throw, count >= to_delay > 0
         if not (is_too_many or is_many) or self._are_large(fullest):
             return
         if is_too_many:

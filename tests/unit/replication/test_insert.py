@@ -221,6 +221,9 @@ def test_a_table_has_a_limit_for_the_parts_of_all_its_partitions() -> None:
         full = await bench.replica("full", settings=ReplicatedSettings.of({"max_parts_in_total": "0"}))
         with pytest.raises(SqlError, match=r"Too many parts \(0\) in all partitions"):
             await Inserter(full.ctx).check(DEDUP)
+        closed = await bench.replica("closed", settings=ReplicatedSettings.of({"parts_to_throw_insert": "0"}))
+        with pytest.raises(SqlError, match=r"Too many parts \(0 in one partition"):
+            await Inserter(closed.ctx).check(DEDUP)
 
     run(main)
 
