@@ -1,7 +1,9 @@
 """At the beginning of a session: are the definitions here those that Keeper has for this replica?
 
 Safety argument. Nobody changes definitions meanwhile (the caller sees to that), so what is read of Keeper
-and of this replica belongs together. Definitions with the digest that Keeper has are those of `log_ptr`.
+and of this replica belongs together, but for replicated tables, which follow a log of their own and may be
+ahead. Definitions with the digest that Keeper has are those of `log_ptr`, also if such tables were altered
+since this process saw them.
 Others may be so because this replica's own last statement was committed and not carried out: that is done
 first, once more. What differs then is recovered from (`recovery`). Only when all is as it should be does what
 was put away go for good.
@@ -12,6 +14,7 @@ Source: ClickHouse's DatabaseReplicatedDDLWorker::initializeReplication.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 from engine.databases.cluster import is_there
 from engine.databases.digest import digest_of
@@ -26,8 +29,9 @@ from engine.keeper.base import Keeper
 log = logging.getLogger(__name__)
 
 
-async def compare(keeper: Keeper, replica: DatabaseReplica) -> int:
-    """The entry whose definitions are here when this returns. Raises as `recover`."""
+async def compare(keeper: Keeper, replica: DatabaseReplica, known: Mapping[str, str]) -> int:
+    """The entry whose definitions are here when this returns. `known` were here at some time (`fits`). Raises
+    as `recover`."""
     paths, me, schema = replica.paths, replica.me, replica.schema
     log_ptr = int((await keeper.get(paths.replica(me, "log_ptr"))).data)
     newest = int((await keeper.get(paths.max_log_ptr)).data)
@@ -36,18 +40,28 @@ async def compare(keeper: Keeper, replica: DatabaseReplica) -> int:
     is_lost = not log_ptr or log_ptr + keep < newest
     if not is_lost and not replica.settings.check_consistency:
         return log_ptr
-    if not is_lost and not fits(schema, digest):
+    if not is_lost and not fits(schema, digest, known):
         await _redo_own(keeper, replica, log_ptr)
-        is_lost = not fits(schema, digest)
+        is_lost = not fits(schema, digest, known)
     if is_lost:
         log_ptr = await recover(keeper, replica, log_ptr=log_ptr)
     await schema.settle()
     return log_ptr
 
 
-def fits(schema: LocalSchema, digest: bytes) -> bool:
-    """Whether the definitions that are here have this digest of Keeper's."""
-    return digest == str(digest_of(schema.texts())).encode()
+def fits(schema: LocalSchema, digest: bytes, known: Mapping[str, str]) -> bool:
+    """Whether the definitions that are here have this digest of Keeper's, or had it (`known`), and nothing
+    but replicated tables were altered since, by their own replication."""
+    texts = schema.texts()
+    if digest == _digest(texts):
+        return True
+    if digest != _digest(known) or texts.keys() != known.keys():
+        return False
+    return all(schema.replicates(text) for name, text in texts.items() if text != known[name])
+
+
+def _digest(texts: Mapping[str, str]) -> bytes:
+    return str(digest_of(texts)).encode()
 
 
 async def _redo_own(keeper: Keeper, replica: DatabaseReplica, number: int) -> None:

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from engine.databases.cluster import DatabaseCluster, ReplicaState, read_cluster, read_states
 from engine.databases.digest import digest_of
@@ -33,6 +34,7 @@ from engine.keeper.base import Keeper
 log = logging.getLogger(__name__)
 
 _KEEPER_WAIT_S = 10.0
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +51,10 @@ class DatabaseStatus:
 class ReplicatedDatabase:
     """`create` it or find it in Keeper, then `start` and `stop`."""
 
-    def __init__(self, replica: DatabaseReplica) -> None:
+    def __init__(self, replica: DatabaseReplica, known: Mapping[str, str] = _NOTHING) -> None:
+        """`known`: the definitions that were here when the process began."""
         self._replica = replica
-        self._progress = Progress()
+        self._progress = Progress(known)
         self._initiator = Initiator(replica, self._progress)
         self._worker = DatabaseWorker(replica, self._progress)
         self._working: asyncio.Task[None] | None = None
@@ -148,9 +151,11 @@ class ReplicatedDatabase:
         if keeper is None or keeper.is_expired:
             return
         async with self._progress.definitions:
-            digest = digest_of(replica.schema.texts())
+            texts = replica.schema.texts()
             try:
-                await keeper.set(replica.paths.replica(replica.me, "digest"), str(digest).encode())
+                digest = str(digest_of(texts)).encode()
+                await keeper.set(replica.paths.replica(replica.me, "digest"), digest)
+                self._progress.known = texts
             except OnclusterError as error:
                 log.info("databases.digest_stays database=%s error=%s", replica.name, error)
 

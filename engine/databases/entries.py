@@ -164,15 +164,16 @@ class EntryExecutor:
     async def _record(self, keeper: Keeper, number: int, ops: Sequence[Op]) -> None:
         paths, me = self._replica.paths, self._replica.me
         async with self._progress.definitions:
-            digest = digest_of(self._replica.schema.texts())
+            texts = self._replica.schema.texts()
             await keeper.multi(
                 [
                     Remove(paths.entry(number, f"active/{me}")),
                     SetData(paths.replica(me, "log_ptr"), str(number).encode()),
                     Create(paths.entry(number, f"finished/{me}"), b"0\n"),
                     Create(paths.entry(number, f"synced/{me}"), b"0\n"),
-                    SetData(paths.replica(me, "digest"), str(digest).encode()),
+                    SetData(paths.replica(me, "digest"), str(digest_of(texts)).encode()),
                     *ops,
                 ]
             )
+            self._progress.known = texts
         self._unrecorded = 0

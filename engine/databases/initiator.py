@@ -138,6 +138,7 @@ class Initiator:
                 await execute(proposal)
                 if not proposal.is_used:
                     await proposal({})
+                self._progress.known = proposal.texts
         except BaseException:  # whatever it is, also a cancellation: the number must not be waited for
             if proposal is None or not proposal.is_committed:
                 await self._give_up(keeper, number)
@@ -204,7 +205,8 @@ class Initiator:
         replica, paths = self._replica, self._replica.paths
         while True:
             newest = await keeper.get(paths.max_log_ptr)
-            digest = str(digest_of(replica.schema.texts())).encode()
+            here = replica.schema.texts()
+            digest = str(digest_of(here)).encode()
             ops: list[Op] = [SetData(paths.replica(replica.me, "digest"), digest)]
             if int(newest.data) == proposal.number:
                 ops.append(SetData(paths.max_log_ptr, newest.data, newest.stat.version))
@@ -216,4 +218,5 @@ class Initiator:
                 if not isinstance(failed.error, BadVersion):
                     raise
             else:
+                self._progress.known = here
                 return

@@ -6,6 +6,7 @@ The worker moves it; clients' statements and SYNC look at it and wait for it.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 from engine.databases.cluster import DatabaseCluster
 from engine.keeper.base import Keeper
@@ -18,7 +19,8 @@ _NOT_STARTED = "it has not been started"
 class Progress:
     """Of one process. `announce` behind each change that somebody may wait for."""
 
-    def __init__(self) -> None:
+    def __init__(self, known: Mapping[str, str]) -> None:
+        """`known`: the definitions that were here when the process began; none of a new database."""
         self.cluster = DatabaseCluster()
         self.readonly_reason = _NOT_STARTED
         """Empty: statements are taken."""
@@ -28,6 +30,8 @@ class Progress:
         """The entry that the worker has come to."""
         self.active_in: Keeper | None = None
         """The session that has this replica's `active`."""
+        self.known = known
+        """Definitions at this process's start, or those whose digest it has written last."""
         self.own: dict[int, asyncio.Event] = {}
         """Entries that a client's task carries out; set when it has ended."""
         self.definitions = asyncio.Lock()

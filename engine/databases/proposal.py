@@ -41,6 +41,8 @@ class Proposal:
         self.number = number
         self._once_per_shard = once_per_shard
         self.changes: Mapping[str, str | None] = {}
+        self.texts: Mapping[str, str] = {}
+        """All definitions behind it, as they were planned."""
         self.is_committed = False
         self._is_used = False
 
@@ -68,6 +70,7 @@ class Proposal:
             name: text for name, text in self._replica.schema.texts().items() if name not in changes
         }
         texts |= {name: text for name, text in changes.items() if text is not None}
+        self.texts = texts
         name = encode_bytes(str(me))
         ops: list[Op] = [
             Remove(paths.entry(self.number, "try")),

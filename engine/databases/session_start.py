@@ -33,7 +33,7 @@ async def begin_session(
     await _end_older_session(replica, keeper)
     await executor.record_what_is_done(keeper)
     async with progress.definitions:  # not beside a statement of a client's that changes them
-        pointer = await compare(keeper, replica)
+        pointer = await compare(keeper, replica, progress.known)
     progress.pointer = progress.current = pointer
     progress.cluster = await read_cluster(keeper, paths, replica.group)
     try:
@@ -46,8 +46,9 @@ async def begin_session(
     if replica.settings.check_consistency:
         # A table's own replication may have altered it since they were compared.
         async with progress.definitions:
-            digest = str(digest_of(replica.schema.texts())).encode()
-            await keeper.set(paths.replica(me, "digest"), digest)
+            texts = replica.schema.texts()
+            await keeper.set(paths.replica(me, "digest"), str(digest_of(texts)).encode())
+            progress.known = texts
     progress.be_writable()
     log.info("databases.active database=%s ptr=%d", replica.name, pointer)
 

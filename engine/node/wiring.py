@@ -23,6 +23,7 @@ from engine.keeper.recipes import SessionHolder
 from engine.names import HostId
 from engine.node.config_reload import ConfigReload
 from engine.node.databases.assembly import DatabasesNode
+from engine.node.databases.at_start import TextsAtStart, texts_at_start
 from engine.node.databases.queue_executor import DatabasesExecutor
 from engine.node.databases.running import ReplicatedDatabases
 from engine.node.directory import NodeDirectory
@@ -94,13 +95,14 @@ class Wiring:
     async def start(self) -> HttpServer:
         """The server that listens. Raises ConfigError, Busy for a port in use, SqlError from chDB."""
         keeper = None
+        as_started = texts_at_start(self._pool.path)
         if self._config.zookeeper is not None:
             keeper = await self._start_replicated(opening.factory(self._config.zookeeper, self._env))
         replicated = None if keeper is None else keeper.replicated
         distributed = await self._start_distributed(replicated)
         queues, databases = None, None
         if keeper is not None:
-            databases = await self._load_databases(keeper, distributed)
+            databases = await self._load_databases(keeper, distributed, as_started)
             queues = self._open_queues(keeper, distributed, databases)
         tables = self._system_tables(keeper, distributed, databases, queues)
         router = StatementRouter(
@@ -156,7 +158,9 @@ class Wiring:
         await distributed.start()
         return distributed
 
-    async def _load_databases(self, keeper: _WithKeeper, distributed: DistributedNode) -> DatabasesNode:
+    async def _load_databases(
+        self, keeper: _WithKeeper, distributed: DistributedNode, as_started: TextsAtStart
+    ) -> DatabasesNode:
         databases = DatabasesNode(
             env=self._env,
             pool=self._pool,
@@ -166,6 +170,7 @@ class Wiring:
             replicated=keeper.replicated,
             distributed=distributed,
             profile=self._config.settings_of_log(),
+            as_started=as_started,
         )
         await databases.load()
         self._databases = databases.databases

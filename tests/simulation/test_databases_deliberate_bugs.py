@@ -41,16 +41,16 @@ def an_entry_is_passed_over_while_its_initiator_is_at_it(monkeypatch: pytest.Mon
 
 @BUGS.add("B1")
 def a_session_begins_without_a_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comparison, "fits", lambda schema, digest: True)
+    monkeypatch.setattr(comparison, "fits", lambda schema, digest, known: True)
 
 
 @BUGS.add("B3", seeds=300)
 def what_was_put_away_goes_before_the_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
     compare = comparison.compare
 
-    async def settles_first(keeper: Keeper, replica: DatabaseReplica) -> int:
+    async def settles_first(keeper: Keeper, replica: DatabaseReplica, known: Mapping[str, str]) -> int:
         await replica.schema.settle()
-        return await compare(keeper, replica)
+        return await compare(keeper, replica, known)
 
     monkeypatch.setattr(session_start, "compare", settles_first)
 

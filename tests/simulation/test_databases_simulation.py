@@ -84,7 +84,7 @@ class ModelSchema:
         return dict(self._disk.texts)
 
     def replicates(self, text: str) -> bool:
-        return False
+        return text.startswith("replicated")
 
     async def runs_once_per_shard(self, query: str) -> bool:
         return False
@@ -259,7 +259,7 @@ class Replica:
             settings=DatabaseSettings(max_retries_before_automatic_recovery=3),
             database_name=lambda: "d",
         )
-        self.database = ReplicatedDatabase(replica)
+        self.database = ReplicatedDatabase(replica, dict(self.disk.texts))
         process.spawn(self._live(self.database), name=client)
 
     async def _live(self, database: ReplicatedDatabase) -> None:
@@ -574,6 +574,37 @@ async def _one_replica(env: SimulationEnv) -> tuple[MemoryKeeperServer, Replica,
     await asyncio.sleep(5.0)
     assert replica.database is not None
     return server, replica, replica.database
+
+
+def test_a_replicated_table_that_is_ahead_of_the_log_keeps_nobody_from_following_it() -> None:
+    async def main(env: SimulationEnv) -> None:
+        server, first, _ = await _one_replica(env)
+        second = Replica("r2", env.fork(), server)
+        second.start(None)
+        await asyncio.sleep(5.0)
+        for query in ("CREATE a one", "CREATE t replicated-1"):
+            assert await first.submit(query) == "ok"
+        await asyncio.sleep(5.0)
+        assert second.database is not None
+        await second.database.stop(grace_s=1)
+        assert await first.submit("RENAME a b") == "ok"
+        # Its own replication alters the table before the database has a session: as the node starts, and then
+        # while the session is another one.
+        second.start(None)
+        second.disk.texts = {**second.disk.texts, "t": "replicated-2"}
+        await asyncio.sleep(10.0)
+        assert second.disk.texts == {"b": "one", "t": "replicated-2"}
+        second.disk.texts = {**second.disk.texts, "t": "replicated-3"}
+        assert await first.submit("RENAME b c") == "ok"
+        for session_id in server.session_ids():
+            server.expire_session(session_id)
+        await asyncio.sleep(30.0)
+        assert (second.disk.texts, second.disk.aside) == ({"c": "one", "t": "replicated-3"}, [])
+        for replica in (first, second):
+            assert replica.database is not None
+            await replica.database.stop(grace_s=1)
+
+    run_simulation(1, main)
 
 
 def test_whoever_waits_for_a_replica_that_is_stopped_is_told_at_once() -> None:

@@ -13,7 +13,7 @@ from engine.ddl import NodeIdentity
 from engine.env import Env
 from engine.keeper.recipes import SessionHolder
 from engine.names import TableName
-from engine.node.databases.catalog import DatabaseCatalog
+from engine.node.databases.at_start import TextsAtStart, catalog_of
 from engine.node.databases.local_database import Shell
 from engine.node.databases.planning import AlterPlanner
 from engine.node.databases.running import ReplicatedDatabases
@@ -29,7 +29,6 @@ from engine.node.replicated.running.local_tables import LocalTables
 from engine.node.statements.statement import Asked
 from engine.node.system.system_tables import SystemTable, SystemView
 from engine.storage import ChdbPool
-from engine.storage.layout import private_directory
 
 
 class DatabasesNode:
@@ -46,6 +45,7 @@ class DatabasesNode:
         replicated: ReplicatedNode,
         distributed: DistributedNode,
         profile: Mapping[str, str],
+        as_started: TextsAtStart,
     ) -> None:
         """`profile`: settings of statements that other replicas have sent."""
         self._replicated = replicated
@@ -66,11 +66,12 @@ class DatabasesNode:
         )
         self.databases = ReplicatedDatabases(
             env=env,
-            catalog=DatabaseCatalog(private_directory(pool.path) / "databases"),
+            catalog=catalog_of(pool.path),
             shell=shell,
             holder=holder,
             identity=identity,
             topology=topology,
+            as_started=as_started,
         )
         columns = TableColumns(local, env)
         self.statements = DatabaseStatements(self.databases, columns, env, path=pool.path)

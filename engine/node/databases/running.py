@@ -37,6 +37,7 @@ from engine.errors import Code, KeeperUnavailable, OnclusterError, SqlError, Una
 from engine.keeper.recipes import SessionHolder
 from engine.lifetime import until_done
 from engine.names import TableName, quote_identifier, quote_string
+from engine.node.databases.at_start import TextsAtStart
 from engine.node.databases.begun import BegunEntry
 from engine.node.databases.catalog import DatabaseCatalog, DatabaseRecord, DatabaseState
 from engine.node.databases.clusters import cluster_of
@@ -84,8 +85,10 @@ class ReplicatedDatabases:
         holder: SessionHolder,
         identity: NodeIdentity,
         topology: Callable[[], Topology],
+        as_started: TextsAtStart,
     ) -> None:
         self._env = env
+        self._as_started = as_started
         self.catalog = catalog
         self._shell = shell
         self.holder = holder
@@ -204,7 +207,9 @@ class ReplicatedDatabases:
             settings=DatabaseSettings.of(record.text.settings),
             database_name=name,
         )
-        return ReplicatedDatabase(replica)
+        started = self._as_started.get(record.uuid, {})
+        known = {table: self._shell.texts.of(raw) for table, raw in started.items()}
+        return ReplicatedDatabase(replica, known)
 
     # -- CREATE ----------------------------------------------------------------------------------------------
 

@@ -42,24 +42,7 @@ class SchemaTexts:
 
     def read(self, database: str) -> dict[str, str]:
         """By table's name, those that nobody has detached. Empty if there is no such database."""
-        directory = self._metadata / escape_for_file_name(database)
-        try:
-            files = {file.name for file in directory.iterdir()}
-        except FileNotFoundError:
-            return {}
-        texts = {}
-        for file in sorted(files):
-            if not file.endswith(_SUFFIX):
-                continue
-            flag = f"{file.removesuffix(_SUFFIX)}{_DETACHED}"
-            try:
-                if flag in files and not is_held_back(directory / flag):
-                    continue
-                raw = (directory / file).read_bytes().decode("utf-8", "surrogateescape")
-            except FileNotFoundError:
-                continue  # dropped meanwhile
-            texts[unescape_for_file_name(file.removesuffix(_SUFFIX))] = self.of(raw)
-        return texts
+        return {table: self.of(raw) for table, raw in raw_texts(self._path, database).items()}
 
     def has_database(self, database: str) -> bool:
         return (self._metadata / f"{escape_for_file_name(database)}{_SUFFIX}").exists()
@@ -110,6 +93,28 @@ class SchemaTexts:
             return _with_engine(raw, engine)
         shown = self._shown(uuid, raw)
         return raw if shown is None else shown
+
+
+def raw_texts(path: Path, database: str) -> dict[str, str]:
+    """chDB's own texts, as `SchemaTexts.read`. `path` is the node's data."""
+    directory = path / "metadata" / escape_for_file_name(database)
+    try:
+        files = {file.name for file in directory.iterdir()}
+    except FileNotFoundError:
+        return {}
+    texts = {}
+    for file in sorted(files):
+        if not file.endswith(_SUFFIX):
+            continue
+        flag = f"{file.removesuffix(_SUFFIX)}{_DETACHED}"
+        try:
+            if flag in files and not is_held_back(directory / flag):
+                continue
+            raw = (directory / file).read_bytes().decode("utf-8", "surrogateescape")
+        except FileNotFoundError:
+            continue  # dropped meanwhile
+        texts[unescape_for_file_name(file.removesuffix(_SUFFIX))] = raw
+    return texts
 
 
 def uuid_of(text: str) -> UUID | None:
