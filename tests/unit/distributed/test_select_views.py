@@ -57,7 +57,7 @@ SELECT id, (SELECT count() FROM events AS x WHERE x.id = events.id) AS c FROM ev
 SELECT count() FROM events WHERE EXISTS (SELECT 1 FROM events AS x WHERE x.id = events.id + 1)
 SELECT id FROM seen WHERE id IN (SELECT x.id FROM seen AS x WHERE seen.price < 9) ORDER BY id
 SELECT id, (SELECT count() FROM late x WHERE x.id = late.id) AS c FROM late ORDER BY id LIMIT 3
-SELECT events.id FROM events AS a WHERE a.id IN (SELECT events.id FROM events AS b WHERE events.id < 3)
+SELECT events.id FROM events a WHERE a.id IN (SELECT events.id FROM events b WHERE events.id < 3) ORDER BY 1
 """
 ALIASES = """
 SELECT count(), sum(b.price) FROM events AS people JOIN people AS b ON people.id = b.id
