@@ -58,6 +58,7 @@ class _WithKeeper:
     factory: KeeperFactory
     holder: SessionHolder
     replicated: ReplicatedNode
+    as_started: TextsAtStart
 
 
 class Wiring:
@@ -95,14 +96,13 @@ class Wiring:
     async def start(self) -> HttpServer:
         """The server that listens. Raises ConfigError, Busy for a port in use, SqlError from chDB."""
         keeper = None
-        as_started = texts_at_start(self._pool.path)
         if self._config.zookeeper is not None:
             keeper = await self._start_replicated(opening.factory(self._config.zookeeper, self._env))
         replicated = None if keeper is None else keeper.replicated
         distributed = await self._start_distributed(replicated)
         queues, databases = None, None
         if keeper is not None:
-            databases = await self._load_databases(keeper, distributed, as_started)
+            databases = await self._load_databases(keeper, distributed)
             queues = self._open_queues(keeper, distributed, databases)
         tables = self._system_tables(keeper, distributed, databases, queues)
         router = StatementRouter(
@@ -138,8 +138,9 @@ class Wiring:
             topology=self._topology,
         )
         self._stack.push_async_callback(replicated.stop)
+        as_started = texts_at_start(self._pool.path)
         await replicated.start()
-        return _WithKeeper(factory, holder, replicated)
+        return _WithKeeper(factory, holder, replicated, as_started)
 
     async def _start_distributed(self, replicated: ReplicatedNode | None) -> DistributedNode:
         distributed = DistributedNode(
@@ -158,9 +159,7 @@ class Wiring:
         await distributed.start()
         return distributed
 
-    async def _load_databases(
-        self, keeper: _WithKeeper, distributed: DistributedNode, as_started: TextsAtStart
-    ) -> DatabasesNode:
+    async def _load_databases(self, keeper: _WithKeeper, distributed: DistributedNode) -> DatabasesNode:
         databases = DatabasesNode(
             env=self._env,
             pool=self._pool,
@@ -170,7 +169,7 @@ class Wiring:
             replicated=keeper.replicated,
             distributed=distributed,
             profile=self._config.settings_of_log(),
-            as_started=as_started,
+            as_started=keeper.as_started,
         )
         await databases.load()
         self._databases = databases.databases
