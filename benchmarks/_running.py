@@ -6,7 +6,8 @@ import sys
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from engine.cli.common import ExitCode, Terminated, run_async
+from engine.cli.exits import ExitCode, Terminated
+from engine.cli.running import run_async
 
 T = TypeVar("T")
 

@@ -28,8 +28,6 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from engine.cli import common
-
 
 class Better(enum.StrEnum):
     """Which way a figure should go."""
@@ -97,7 +95,7 @@ class Report:
 
     def finish(self, json_file: Path | None = None, *, console: Console | None = None) -> None:
         """Print the table; write the JSON file if one is wanted (its directory is made)."""
-        console = console or common.console()
+        console = console or console()
         console.print(self.table())
         for text, met in self.aims:
             mark = {True: "[green]met    [/]", False: "[red]not met[/]", None: "[yellow]unknown[/]"}[met]

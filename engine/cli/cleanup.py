@@ -21,7 +21,6 @@ from typing import Any
 
 import click
 
-from engine.cli import common
 from engine.cli.cleanup_show import Acts, run_as_json, show_run, show_runs
 from engine.cli.numbers import Finite
 from engine.cli.operations_place import (
@@ -33,6 +32,9 @@ from engine.cli.operations_place import (
     site_for,
     site_options,
 )
+from engine.cli.options import config_option, json_option
+from engine.cli.output import console, print_json
+from engine.cli.running import run_async
 from engine.errors import ConfigError, Refused
 from engine.names import HostId
 from engine.operations.act import Plan
@@ -135,8 +137,8 @@ def _what_options(command: Any) -> Any:
 )
 @_what_options
 @site_options
-@common.config_option
-@common.json_option
+@config_option
+@json_option
 def plan(out: Path | None, config: Path | None, as_json: bool, **options: Any) -> None:
     """Show what would go, and why. Nothing is removed.
 
@@ -148,7 +150,7 @@ def plan(out: Path | None, config: Path | None, as_json: bool, **options: Any) -
         async with site_for(config, options) as site:
             return await _look(site, settings, kinds)
 
-    made = common.run_async(work())
+    made = run_async(work())
     if out is not None:
         out.write_text(json.dumps(made.to_json(), indent=2, ensure_ascii=False) + "\n", "utf-8")
     show_plan(made, as_json=as_json)
@@ -158,8 +160,8 @@ def plan(out: Path | None, config: Path | None, as_json: bool, **options: Any) -
 @acting_options
 @_what_options
 @site_options
-@common.config_option
-@common.json_option
+@config_option
+@json_option
 def apply(
     plan_file: Path | None,
     run_id: str,
@@ -198,7 +200,7 @@ def apply(
                 record_plan(site, await plan_cleanup(site, settings, kinds), kinds)
             return report
 
-    report = common.run_async(work())
+    report = run_async(work())
     if report is not None and (code := exit_code_of(report)):
         click.get_current_context().exit(code)
 
@@ -206,8 +208,8 @@ def apply(
 @group.command()
 @click.option("--run-id", default="", help="Only this run, with all its acts.")
 @site_options
-@common.config_option
-@common.json_option
+@config_option
+@json_option
 def status(run_id: str, config: Path | None, as_json: bool, **options: Any) -> None:
     """Show runs of the cleanup, the newest first, and how far they came."""
 
@@ -216,9 +218,9 @@ def status(run_id: str, config: Path | None, as_json: bool, **options: Any) -> N
             runs = _runs(site.records, site.cluster, run_id)
             return runs, {run.run_id: site.records.acts_of(run.run_id) for run in runs}
 
-    runs, acts = common.run_async(work())
+    runs, acts = run_async(work())
     if as_json:
-        common.print_json([run_as_json(run, acts[run.run_id]) for run in runs])
+        print_json([run_as_json(run, acts[run.run_id]) for run in runs])
     elif run_id:
         show_run(runs[0], acts[run_id])
     else:
@@ -232,8 +234,8 @@ def status(run_id: str, config: Path | None, as_json: bool, **options: Any) -> N
 @click.option("--run-id", default="", help="Go on with this run.")
 @click.option("--yes", "is_approved", is_flag=True, help="Do it; without it only show what would be marked.")
 @site_options
-@common.config_option
-@common.json_option
+@config_option
+@json_option
 def abandon(
     host: str,
     reason: str,
@@ -264,7 +266,7 @@ def abandon(
                 site, made, _performer(site, made), run_id=run_id, approved=is_approved, as_json=as_json
             )
 
-    report = common.run_async(work())
+    report = run_async(work())
     if report is not None and (code := exit_code_of(report)):
         click.get_current_context().exit(code)
 
@@ -273,7 +275,7 @@ def abandon(
 
 
 async def _look(site: Site, settings: CleanupSettings, kinds: Sequence[CleanupKind]) -> Plan:
-    with common.console(stderr=True).status(f"Looking at {site.cluster}"):
+    with console(stderr=True).status(f"Looking at {site.cluster}"):
         made = await plan_cleanup(site, settings, kinds)
     record_plan(site, made, kinds)
     return made

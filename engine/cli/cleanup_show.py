@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from engine.cli.common import JsonValue, print_table
+from engine.cli.output import JsonValue, print_table
 from engine.operations.act import ActResult, ActState
 from engine.operations.records import RunRecord
 from engine.wording import moment

@@ -8,8 +8,10 @@ from typing import Any
 
 import click
 
-from engine.cli.common import config_option, json_option, print_json, print_table, run_async
 from engine.cli.operations_place import site_for, site_options
+from engine.cli.options import config_option, json_option
+from engine.cli.output import print_json, print_table
+from engine.cli.running import run_async
 from engine.operations.overview import Answer, Cell, ClusterOverview, Level, Part, PartState, look
 from engine.operations.overview.as_json import overview_json
 from engine.operations.overview.queue_grid import counts_by_host

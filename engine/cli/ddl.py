@@ -14,10 +14,14 @@ from typing import Any
 
 import click
 
-from engine.cli import common
 from engine.cli.ddl_place import ENTRY, open_queue, queue_option
 from engine.cli.ddl_show import cleaned_as_json, entry_row, print_cleaned, print_hosts, status_as_json
+from engine.cli.error_output import error_as_json
+from engine.cli.exits import ExitCode, Terminated
 from engine.cli.numbers import Finite
+from engine.cli.options import config_option, json_option
+from engine.cli.output import print_facts, print_json, print_table
+from engine.cli.running import run_async
 from engine.ddl import (
     CleanReport,
     DDLCleaner,
@@ -73,8 +77,8 @@ def _timeout_option(command: Any) -> Any:
 )
 @_timeout_option
 @queue_option
-@common.config_option
-@common.json_option
+@config_option
+@json_option
 def submit(
     sql: str,
     token: str | None,
@@ -119,8 +123,8 @@ def submit(
             return submission, await _wait_for(opened.client, submission, timeout_s), opened.option
 
     try:
-        submission, status, queue_option = common.run_async(work())
-    except (KeyboardInterrupt, common.Terminated) as error:
+        submission, status, queue_option = run_async(work())
+    except (KeyboardInterrupt, Terminated) as error:
         error.add_note(again)
         raise
     except (KeeperUnavailable, UnknownOutcome) as error:
@@ -134,8 +138,8 @@ def submit(
 @click.option("--token", default=None, help="Instead of ENTRY: whatever was submitted under this token.")
 @_timeout_option
 @queue_option
-@common.config_option
-@common.json_option
+@config_option
+@json_option
 def wait(
     entry: str | None,
     token: str | None,
@@ -161,7 +165,7 @@ def wait(
             name = entry if submission is None else submission.entry
             return submission, await _wait_for_entry(opened.client, name or "", timeout_s), opened.option
 
-    submission, status, queue_option = common.run_async(work())
+    submission, status, queue_option = run_async(work())
     _show_result(submission, status, timeout_s, queue_option, as_json=as_json)
 
 
@@ -211,7 +215,7 @@ def _show_result(
 ) -> None:
     code = _exit_code(status, timeout_s)
     if as_json:
-        common.print_json(
+        print_json(
             {
                 "token": submission.token if submission else None,
                 "outcome": submission.outcome if submission else None,
@@ -220,7 +224,7 @@ def _show_result(
         )
     elif status is not None:
         print_hosts(status)
-        if code is common.ExitCode.UNFINISHED:
+        if code is ExitCode.UNFINISHED:
             click.echo(
                 f"Not finished. Attach again: oncluster ddl wait {status.entry}{queue_option}", err=True
             )
@@ -228,14 +232,14 @@ def _show_result(
         click.get_current_context().exit(code)
 
 
-def _exit_code(status: EntryStatus | None, timeout_s: float) -> common.ExitCode:
+def _exit_code(status: EntryStatus | None, timeout_s: float) -> ExitCode:
     if status is None or any(o.state in (HostState.EXPIRED, HostState.ABANDONED) for o in status.hosts):
-        return common.ExitCode.UNKNOWN_OUTCOME  # nobody knows what the host has done
+        return ExitCode.UNKNOWN_OUTCOME  # nobody knows what the host has done
     if status.failed:
-        return common.ExitCode.FAILED
+        return ExitCode.FAILED
     if not status.is_complete and timeout_s != 0:
-        return common.ExitCode.UNFINISHED
-    return common.ExitCode.OK
+        return ExitCode.UNFINISHED
+    return ExitCode.OK
 
 
 # --- looking ----------------------------------------------------------------------------------------------
@@ -243,8 +247,8 @@ def _exit_code(status: EntryStatus | None, timeout_s: float) -> common.ExitCode:
 
 @group.command("list")
 @queue_option
-@common.config_option
-@common.json_option
+@config_option
+@json_option
 def list_(queue_name: str | None, config: Path | None, as_json: bool) -> None:
     """List the queue: one line an entry, oldest first."""
 
@@ -257,13 +261,13 @@ def list_(queue_name: str | None, config: Path | None, as_json: bool) -> None:
                 for name, status in zip(names, found, strict=True)
             ]
 
-    entries = common.run_async(work())
+    entries = run_async(work())
     if as_json:
-        common.print_json(
+        print_json(
             [
                 status_as_json(entry)
                 if isinstance(entry, EntryStatus)
-                else {"entry": entry[0], "error": common.error_as_json(entry[1])}
+                else {"entry": entry[0], "error": error_as_json(entry[1])}
                 for entry in entries
             ]
         )
@@ -272,14 +276,14 @@ def list_(queue_name: str | None, config: Path | None, as_json: bool) -> None:
         entry_row(entry) if isinstance(entry, EntryStatus) else (entry[0], "", "unreadable", str(entry[1]))
         for entry in entries
     ]
-    common.print_table(("entry", "cluster", "hosts", "statement"), rows, empty="(the queue is empty)")
+    print_table(("entry", "cluster", "hosts", "statement"), rows, empty="(the queue is empty)")
 
 
 @group.command()
 @click.argument("entry", type=ENTRY)
 @queue_option
-@common.config_option
-@common.json_option
+@config_option
+@json_option
 def show(entry: str, queue_name: str | None, config: Path | None, as_json: bool) -> None:
     """Show ENTRY: its statement, every host, and which replica executed for its shard.
 
@@ -290,11 +294,11 @@ def show(entry: str, queue_name: str | None, config: Path | None, as_json: bool)
         async with open_queue(config, queue_name) as opened:
             return await opened.client.status(entry)
 
-    status = common.run_async(work())
+    status = run_async(work())
     if as_json:
-        common.print_json(status_as_json(status))
+        print_json(status_as_json(status))
         return
-    common.print_facts(
+    print_facts(
         {
             "entry": status.entry + (" (removed)" if status.is_gone else ""),
             "statement": redact(status.query),
@@ -303,7 +307,7 @@ def show(entry: str, queue_name: str | None, config: Path | None, as_json: bool)
     )
     print_hosts(status)
     if status.shards:
-        common.print_table(
+        print_table(
             ("shard", "executed by"),
             [
                 (shard.shard, shard.executed_by.readable if shard.executed_by else "")
@@ -319,8 +323,8 @@ def show(entry: str, queue_name: str | None, config: Path | None, as_json: bool)
 @click.argument("entries", type=ENTRY, nargs=-1)
 @click.option("--yes", "is_confirmed", is_flag=True, help="Remove; without it only show what would go.")
 @queue_option
-@common.config_option
-@common.json_option
+@config_option
+@json_option
 def clean(
     entries: tuple[str, ...],
     is_confirmed: bool,
@@ -341,9 +345,9 @@ def clean(
             cleaned = [await cleaner.remove_entry(name, dry_run=not is_confirmed) for name in entries]
             return CleanReport(tuple(cleaned), ())
 
-    report = common.run_async(work())
+    report = run_async(work())
     if as_json:
-        common.print_json(
+        print_json(
             {
                 "entries": [cleaned_as_json(entry) for entry in report.entries],
                 "stale_replicas": list(report.stale_replicas),
@@ -360,4 +364,4 @@ def clean(
             click.echo(f"Keeper lets us not look at: {', '.join(report.forbidden)}")
     left = (Removal.ACTIVE, Removal.LOCKED, Removal.CHANGING, Removal.FORBIDDEN)
     if any(entry.removal in left for entry in report.entries):
-        click.get_current_context().exit(common.ExitCode.REFUSED)
+        click.get_current_context().exit(ExitCode.REFUSED)

@@ -10,7 +10,8 @@ from typing import Any
 
 import click
 
-from engine.cli import common
+from engine.cli.options import load_config
+from engine.cli.sessions import keeper_session
 from engine.cli.text_type import TextType
 from engine.config.model import DistributedDdl, NodeConfig
 from engine.ddl import DDLQueueClient
@@ -66,9 +67,9 @@ def queue_option(command: Any) -> Any:
 async def open_queue(
     config: Path | None, queue_name: str | None, *, on_cluster: str = ""
 ) -> AsyncIterator[OpenQueue]:
-    node = common.load_config(config)
+    node = load_config(config)
     queue = _choose_queue(node, queue_name, expand_macros(on_cluster, node.topology.macros))
-    async with common.keeper_session(node) as keeper:
+    async with keeper_session(node) as keeper:
         yield OpenQueue(keeper, node, queue, DDLQueueClient(keeper, SystemEnv(), queue.paths))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from engine.cli import common
+from engine.cli.output import print_table
 from engine.ddl import CleanedEntry, EntryStatus
 from engine.errors import Refused
 from engine.sql import parse_statement, redact, redact_prose
@@ -15,7 +15,7 @@ _QUERY_WIDTH = 70
 
 
 def print_hosts(status: EntryStatus) -> None:
-    common.print_table(
+    print_table(
         ("host", "state", "ms", "error"),
         [
             (o.host.readable, o.state.value, o.duration_ms, _first_line(redact_prose(o.error)))
@@ -71,7 +71,7 @@ def status_as_json(status: EntryStatus) -> dict[str, Any]:
 
 
 def print_cleaned(cleaned: Sequence[CleanedEntry]) -> None:
-    common.print_table(
+    print_table(
         ("entry", "because of", "result", "hosts without outcome"),
         [
             (c.entry, c.reason.value, c.removal.value, ", ".join(host.readable for host in c.expired))

@@ -14,7 +14,6 @@ from typing import Any
 
 import click
 
-from engine.cli import common
 from engine.cli.operations_place import (
     acting_options,
     carry_out_shown,
@@ -25,6 +24,9 @@ from engine.cli.operations_place import (
     site_for,
     site_options,
 )
+from engine.cli.options import config_option, json_option
+from engine.cli.output import print_json, print_table
+from engine.cli.running import run_async
 from engine.operations.act import Plan
 from engine.operations.carrying_out import Report
 from engine.operations.drift import (
@@ -48,8 +50,8 @@ def group() -> None:
 
 @group.command()
 @site_options
-@common.config_option
-@common.json_option
+@config_option
+@json_option
 def check(config: Path | None, as_json: bool, **options: Any) -> None:
     """Say which host lacks what, or differs how, and which migration explains it. Exit code 10 if any."""
 
@@ -62,9 +64,9 @@ def check(config: Path | None, as_json: bool, **options: Any) -> None:
                 record_drift(site, report)
             return report
 
-    report = common.run_async(work())
+    report = run_async(work())
     if as_json:
-        common.print_json(report.to_json())
+        print_json(report.to_json())
     else:
         _show(report)
     for error in lost:
@@ -75,8 +77,8 @@ def check(config: Path | None, as_json: bool, **options: Any) -> None:
 
 @group.command("repair-plan")
 @site_options
-@common.config_option
-@common.json_option
+@config_option
+@json_option
 def repair_plan(config: Path | None, as_json: bool, **options: Any) -> None:
     """Say what `repair` would run, on which host. Changes nothing."""
 
@@ -84,14 +86,14 @@ def repair_plan(config: Path | None, as_json: bool, **options: Any) -> None:
         async with site_for(config, options, need=KeeperNeed.OPTIONAL) as site:
             return plan_drift_repair(site, await check_drift(site))
 
-    show_plan(common.run_async(work()), as_json=as_json)
+    show_plan(run_async(work()), as_json=as_json)
 
 
 @group.command()
 @acting_options
 @site_options
-@common.config_option
-@common.json_option
+@config_option
+@json_option
 def repair(
     plan_file: Path | None,
     run_id: str,
@@ -114,7 +116,7 @@ def repair(
                 site, plan, drift_performer(site), run_id=run_id, approved=True, as_json=as_json
             )
 
-    done = common.run_async(work())
+    done = run_async(work())
     if isinstance(done, Plan):
         show_plan(done, as_json=as_json)
         if done.acts:
@@ -128,7 +130,7 @@ def _show(report: DriftReport) -> None:
     for drift in report.drifts:
         why = drift.explanation.what if drift.explanation is not None else ""
         rows.append((drift.host.readable, str(drift.object), drift.kind.value, _differences(drift), why))
-    common.print_table(
+    print_table(
         ("host", "object", "is", "difference", "why"),
         rows,
         empty=f"{report.cluster}: {len(report.schemas.hosts)} hosts have the same {report.objects} objects.",

@@ -11,18 +11,11 @@ from pathlib import Path
 
 import click
 
-from engine.cli.common import (
-    ExitCode,
-    config_option,
-    find_config,
-    json_option,
-    print_facts,
-    print_json,
-    print_table,
-    run_async,
-    stack_home,
-)
+from engine.cli.exits import ExitCode
 from engine.cli.numbers import Finite
+from engine.cli.options import config_option, find_config, json_option, stack_home
+from engine.cli.output import print_facts, print_json, print_table
+from engine.cli.running import run_async
 from engine.config.load import load_topology
 from engine.config.model import Cluster
 from engine.env import SystemEnv

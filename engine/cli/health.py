@@ -20,7 +20,6 @@ from typing import Any
 
 import click
 
-from engine.cli import common
 from engine.cli.health_show import show_findings, show_proof, show_report, show_trend
 from engine.cli.numbers import Finite
 from engine.cli.operations_place import (
@@ -33,6 +32,9 @@ from engine.cli.operations_place import (
     site_for,
     site_options,
 )
+from engine.cli.options import config_option, json_option
+from engine.cli.output import print_json
+from engine.cli.running import run_async
 from engine.errors import ConfigError, OnclusterError
 from engine.operations.act import Plan
 from engine.operations.carrying_out import Report, carry_out
@@ -85,8 +87,8 @@ _deep_option = click.option(
 @click.option("--schemas", is_flag=True, help="Also compare definitions, as `oncluster drift check` does.")
 @click.option("--no-record", is_flag=True, help="Keep neither findings nor figures.")
 @site_options
-@common.config_option
-@common.json_option
+@config_option
+@json_option
 def check(
     deep: bool, schemas: bool, no_record: bool, config: Path | None, as_json: bool, **options: Any
 ) -> None:
@@ -102,9 +104,9 @@ def check(
                     record_health(site, report)
             return await _with_schemas(site, report, lost, no_record=no_record) if schemas else report
 
-    report = common.run_async(work())
+    report = run_async(work())
     if as_json:
-        common.print_json(report.to_json())
+        print_json(report.to_json())
     else:
         show_report(report)
     for error in lost:
@@ -125,8 +127,8 @@ def check(
 )
 @_deep_option
 @site_options
-@common.config_option
-@common.json_option
+@config_option
+@json_option
 def repair(
     is_approved: bool,
     plan_file: Path | None,
@@ -161,7 +163,7 @@ def repair(
             paths = {str(act.payload["path"]) for act in plan.acts if act.payload.get("path")}
             return plan, done, await prove(site, paths, wait_s=0)
 
-    plan, report, proof = common.run_async(work())
+    plan, report, proof = run_async(work())
     if report is None:
         show_plan(plan, as_json=as_json)
         if plan.acts and not as_json:
@@ -169,7 +171,7 @@ def repair(
         return
     assert proof is not None
     if as_json:
-        common.print_json(report.to_json() | {"proof": proof.to_json()})
+        print_json(report.to_json() | {"proof": proof.to_json()})
     else:
         show_proof(proof)
     click.get_current_context().exit(exit_code_of(report))
@@ -181,8 +183,8 @@ def repair(
 @click.option("--table", default=None, help="Of this table (database.table) instead of whole hosts.")
 @click.option("--hours", type=Finite(min=0.01), default=24.0, show_default=True, help="How far back.")
 @site_options
-@common.config_option
-@common.json_option
+@config_option
+@json_option
 def trend(
     metric: str,
     host: str | None,
@@ -198,9 +200,9 @@ def trend(
         async with site_for(config, options, need=KeeperNeed.OPTIONAL) as site:
             return samples_for(site, Metric(metric), host=host, table=table, hours=hours)
 
-    samples = common.run_async(work())
+    samples = run_async(work())
     if as_json:
-        common.print_json(
+        print_json(
             [{"host": s.host, "subject": s.subject, "at_ms": s.at_ms, "value": s.value} for s in samples]
         )
         return
@@ -211,8 +213,8 @@ def trend(
 @click.option("--resolved", is_flag=True, help="What went away in the last --hours instead.")
 @click.option("--hours", type=Finite(min=0.01), default=24.0, show_default=True, help="How far back.")
 @site_options
-@common.config_option
-@common.json_option
+@config_option
+@json_option
 def findings(resolved: bool, hours: float, config: Path | None, as_json: bool, **options: Any) -> None:
     """List what is open in the records, of all operations, since when; or what went away."""
 
@@ -224,9 +226,9 @@ def findings(resolved: bool, hours: float, config: Path | None, as_json: bool, *
                 return site.records.resolved_findings(site.cluster, since_ms=since_ms), now_ms
             return site.records.open_findings(site.cluster), now_ms
 
-    records, now_ms = common.run_async(work())
+    records, now_ms = run_async(work())
     if as_json:
-        common.print_json(
+        print_json(
             [
                 record.finding.to_json()
                 | {

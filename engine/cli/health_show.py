@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import click
 
-from engine.cli import common
+from engine.cli.output import print_table
 from engine.operations.finding import Finding, Severity
 from engine.operations.health import HealthReport
 from engine.operations.records import FindingRecord, Sample
@@ -21,7 +21,7 @@ _COLOURS = {Severity.CRITICAL: "red", Severity.WARNING: "yellow", Severity.INFO:
 
 def show_findings(records: Sequence[FindingRecord], now_ms: int, *, empty: str) -> None:
     """What the records have."""
-    common.print_table(
+    print_table(
         ("severity", "kind", "host", "since", "what", "fingerprint"),
         [
             (
@@ -43,7 +43,7 @@ def show_trend(metric: str, hours: float, samples: Sequence[Sample]) -> None:
     series: dict[tuple[str, str], list[Sample]] = defaultdict(list)
     for sample in samples:
         series[sample.host, sample.subject].append(sample)
-    common.print_table(
+    print_table(
         ("host", "of", "over time", "least", "most", "last"),
         [
             (place, subject, sparkline([s.value for s in points]), *map(_figure, _ends(points)))
@@ -94,7 +94,7 @@ def show_finding(finding: Finding) -> None:
 
 
 def show_proof(proof: Proof) -> None:
-    common.print_table(
+    print_table(
         ("table", "shard", "replica", "host", "parts", "checksum", ""),
         [
             (

@@ -19,8 +19,12 @@ from typing import Any
 
 import click
 
-from engine.cli import common, keeper_backup
+from engine.cli import keeper_backup
 from engine.cli.numbers import Finite
+from engine.cli.options import config_option, json_option, load_config
+from engine.cli.output import print_facts, print_json, print_table
+from engine.cli.running import keep_files_private, run_async
+from engine.cli.sessions import keeper_session
 from engine.cli.text_type import TextType
 from engine.ddl.text import storable
 from engine.errors import Code, KeeperAnswer, NoNode, NotEmpty, OnclusterError, Refused
@@ -70,7 +74,7 @@ for _command in keeper_backup.COMMANDS:
 
 @contextlib.asynccontextmanager
 async def _session(config: Path | None) -> AsyncIterator[Keeper]:
-    async with common.keeper_session(common.load_config(config)) as keeper:
+    async with keeper_session(load_config(config)) as keeper:
         yield keeper
 
 
@@ -82,8 +86,8 @@ async def _session(config: Path | None) -> AsyncIterator[Keeper]:
 @click.option(
     "--long", "-l", "is_long", is_flag=True, help="Version, children, bytes, owner and time of each."
 )
-@common.config_option
-@common.json_option
+@config_option
+@json_option
 def list_(path: str, is_long: bool, config: Path | None, as_json: bool) -> None:
     """List the children of PATH, sorted."""
 
@@ -96,16 +100,16 @@ def list_(path: str, is_long: bool, config: Path | None, as_json: bool) -> None:
             # A child removed since the listing is left out.
             return [(name, stat) for name, stat in zip(names, stats, strict=True) if stat is not None]
 
-    found = common.run_async(work())
+    found = run_async(work())
     if as_json:
-        common.print_json([{"name": name, **(_stat_json(stat) if stat else {})} for name, stat in found])
+        print_json([{"name": name, **(_stat_json(stat) if stat else {})} for name, stat in found])
     elif is_long:
         rows = [
             (name, s.version, s.num_children, s.data_length, _owner(s), moment(s.mtime_ms))
             for name, s in found
             if s
         ]
-        common.print_table(
+        print_table(
             ("name", "version", "children", "bytes", "owner", "modified"), rows, empty="(no children)"
         )
     else:
@@ -115,8 +119,8 @@ def list_(path: str, is_long: bool, config: Path | None, as_json: bool) -> None:
 
 @group.command()
 @click.argument("path", type=PATH)
-@common.config_option
-@common.json_option
+@config_option
+@json_option
 def get(path: str, config: Path | None, as_json: bool) -> None:
     """Print the value of PATH as it is stored."""
 
@@ -124,17 +128,17 @@ def get(path: str, config: Path | None, as_json: bool) -> None:
         async with _session(config) as keeper:
             return await keeper.get(path)
 
-    node = common.run_async(work())
+    node = run_async(work())
     if as_json:
-        common.print_json({"path": path, **_value_json(node.data), "stat": _stat_json(node.stat)})
+        print_json({"path": path, **_value_json(node.data), "stat": _stat_json(node.stat)})
     else:
         click.echo(node.data, nl=sys.stdout.isatty())
 
 
 @group.command()
 @click.argument("path", type=PATH)
-@common.config_option
-@common.json_option
+@config_option
+@json_option
 def stat(path: str, config: Path | None, as_json: bool) -> None:
     """Show the bookkeeping of PATH: versions, owner, times."""
 
@@ -142,18 +146,18 @@ def stat(path: str, config: Path | None, as_json: bool) -> None:
         async with _session(config) as keeper:
             return await keeper.exists(path)
 
-    found = common.run_async(work())
+    found = run_async(work())
     if found is None:
         raise NoNode(path)
     if as_json:
-        common.print_json({"path": path, **_stat_json(found)})
+        print_json({"path": path, **_stat_json(found)})
         return
     facts = _stat_json(found) | {
         "ctime_ms": f"{found.ctime_ms}  {moment(found.ctime_ms)}",
         "mtime_ms": f"{found.mtime_ms}  {moment(found.mtime_ms)}",
         "ephemeral_owner": _owner(found),
     }
-    common.print_facts(facts)
+    print_facts(facts)
 
 
 @group.command()
@@ -161,8 +165,8 @@ def stat(path: str, config: Path | None, as_json: bool) -> None:
 @click.option("--depth", type=click.IntRange(1), default=5, show_default=True, help="Levels below PATH.")
 @click.option("--limit", type=click.IntRange(1), default=TREE_LIMIT, show_default=True, help="Nodes at most.")
 @click.option("--values", is_flag=True, help="Show the beginning of each value.")
-@common.config_option
-@common.json_option
+@config_option
+@json_option
 def tree(path: str, depth: int, limit: int, values: bool, config: Path | None, as_json: bool) -> None:
     """Show PATH and what is below it."""
 
@@ -172,14 +176,14 @@ def tree(path: str, depth: int, limit: int, values: bool, config: Path | None, a
                 each async for each in _walk(keeper, path, depth=depth, limit=limit + 1, with_values=values)
             ]
 
-    found = common.run_async(work())
+    found = run_async(work())
     is_cut = len(found) > limit
     found = found[:limit]
     if as_json:
         nodes = [
             {"path": at, **({"value": _text(data)} if data is not None else {})} for _, at, data in found
         ]
-        common.print_json({"nodes": nodes, "is_complete": not is_cut})
+        print_json({"nodes": nodes, "is_complete": not is_cut})
         return
     for level, at, data in found:
         name = at if level == 0 else at.rpartition("/")[2]
@@ -199,8 +203,8 @@ def tree(path: str, depth: int, limit: int, values: bool, config: Path | None, a
     help="What to wait for.",
 )
 @click.option("--timeout", "timeout_s", type=Finite(0), default=60.0, show_default=True, help="Seconds.")
-@common.config_option
-@common.json_option
+@config_option
+@json_option
 def wait(path: str, until: str, timeout_s: float, config: Path | None, as_json: bool) -> None:
     """Wait for PATH to appear, change or go. Exit code 3 if that does not happen in time."""
 
@@ -215,13 +219,13 @@ def wait(path: str, until: str, timeout_s: float, config: Path | None, as_json: 
                     await wait_until_changed(keeper, path, await keeper.exists(path))
 
     try:
-        common.run_async(work())
+        run_async(work())
     except TimeoutError:
         raise OnclusterError(
             f"Waited {timeout_s:g} s for {path} until={until} in vain.", code=Code.TIMEOUT_EXCEEDED
         ) from None
     if as_json:
-        common.print_json({"path": path, "until": until})
+        print_json({"path": path, "until": until})
 
 
 # --- changing ---------------------------------------------------------------------------------------------
@@ -231,8 +235,8 @@ def wait(path: str, until: str, timeout_s: float, config: Path | None, as_json: 
 @click.argument("path", type=PATH)
 @click.argument("value", default="")
 @click.option("--parents", "-p", is_flag=True, help="Make the nodes above it too.")
-@common.config_option
-@common.json_option
+@config_option
+@json_option
 def create(path: str, value: str, parents: bool, config: Path | None, as_json: bool) -> None:
     """Make PATH with VALUE."""
 
@@ -242,9 +246,9 @@ def create(path: str, value: str, parents: bool, config: Path | None, as_json: b
                 await create_ancestors(keeper, path)
             return await keeper.create(path, os.fsencode(value))
 
-    made = common.run_async(work())
+    made = run_async(work())
     if as_json:
-        common.print_json({"path": made})
+        print_json({"path": made})
     else:
         click.echo(made)
 
@@ -253,8 +257,8 @@ def create(path: str, value: str, parents: bool, config: Path | None, as_json: b
 @click.argument("path", type=PATH)
 @click.argument("value")
 @click.option("--version", type=int, default=ANY_VERSION, help="Refuse if the node has another version.")
-@common.config_option
-@common.json_option
+@config_option
+@json_option
 def set_(path: str, value: str, version: int, config: Path | None, as_json: bool) -> None:
     """Set the value of PATH."""
 
@@ -262,9 +266,9 @@ def set_(path: str, value: str, version: int, config: Path | None, as_json: bool
         async with _session(config) as keeper:
             return await keeper.set(path, os.fsencode(value), version=version)
 
-    after = common.run_async(work())
+    after = run_async(work())
     if as_json:
-        common.print_json({"path": path, **_stat_json(after)})
+        print_json({"path": path, **_stat_json(after)})
     else:
         click.echo(f"version {after.version}")
 
@@ -273,8 +277,8 @@ def set_(path: str, value: str, version: int, config: Path | None, as_json: bool
 @click.argument("path", type=PATH)
 @click.option("--recursive", "-r", is_flag=True, help="With all that is below it.")
 @click.option("--yes", is_flag=True, help="Remove. Without it, only say what would go.")
-@common.config_option
-@common.json_option
+@config_option
+@json_option
 def rm(path: str, recursive: bool, yes: bool, config: Path | None, as_json: bool) -> None:
     """Remove PATH. Says what would go; removes with --yes."""
     if path == "/":
@@ -299,9 +303,9 @@ def rm(path: str, recursive: bool, yes: bool, config: Path | None, as_json: bool
                 raise Refused(f"Somebody adds nodes below {path}; what was there before is removed.")
             return doomed
 
-    doomed = common.run_async(work())
+    doomed = run_async(work())
     if as_json:
-        common.print_json({"paths": doomed, "removed": yes})
+        print_json({"paths": doomed, "removed": yes})
         return
     for each in doomed[:TREE_LIMIT]:
         click.echo(each)
@@ -319,7 +323,7 @@ def serve(directory: Path, port: int) -> None:
     """Run a ZooKeeper on this machine until Ctrl-C; its data stays in DIRECTORY."""
     from engine.keeper.embedded import HOST, EmbeddedZooKeeper
 
-    common.keep_files_private()
+    keep_files_private()
 
     async def work() -> None:
         stopped = asyncio.Event()
@@ -328,7 +332,7 @@ def serve(directory: Path, port: int) -> None:
             click.echo(f"ZooKeeper serves at {HOST}:{server.client_port} (pid {server.pid}); Ctrl-C ends it.")
             await stopped.wait()
 
-    common.run_async(work())
+    run_async(work())
 
 
 # --- showing ----------------------------------------------------------------------------------------------

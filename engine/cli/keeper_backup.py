@@ -24,7 +24,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from engine.cli import common
+from engine.cli.exits import ExitCode
+from engine.cli.options import config_option, json_option, load_config
+from engine.cli.output import console, print_facts, print_json, print_table
+from engine.cli.running import run_async
+from engine.cli.sessions import zookeeper_of
 from engine.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -60,13 +64,13 @@ def _keeper_place(text: str, config: Path | None) -> KeeperPlace | None:
         section = Etcd(hosts=hosts) if scheme == "etcd" else ZooKeeper(hosts=hosts)
         return KeeperPlace(section, _path(slash + path, text))
     if text.startswith("keeper:"):
-        section = common.zookeeper_of(common.load_config(config))
+        section = zookeeper_of(load_config(config))
         return KeeperPlace(section, _path(text.removeprefix("keeper:"), text))
     if text.startswith("keeper@"):
         file, _, path = text.removeprefix("keeper@").rpartition(":")
         if not Path(file).is_file():
             raise ConfigError(f"{text}: there is no configuration {file!r}.", hint="Write keeper@FILE:/PATH.")
-        section = common.zookeeper_of(common.load_config(Path(file)))
+        section = zookeeper_of(load_config(Path(file)))
         return KeeperPlace(section, _path(path, text))
     return None
 
@@ -111,8 +115,8 @@ _root_option = click.option(
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @_root_option
-@common.config_option
-@common.json_option
+@config_option
+@json_option
 def dump(file: Path, root: str, config: Path | None, as_json: bool) -> None:
     """Write a tree into FILE, of one instant, checked and compressed.
 
@@ -122,7 +126,7 @@ def dump(file: Path, root: str, config: Path | None, as_json: bool) -> None:
     from engine.env import SystemEnv
     from engine.operations.keeper_backup import dump_tree, name_of, patient_keeper
 
-    section = common.zookeeper_of(common.load_config(config))
+    section = zookeeper_of(load_config(config))
     at = _path(root, root)
 
     async def work() -> BackupFacts:
@@ -133,15 +137,15 @@ def dump(file: Path, root: str, config: Path | None, as_json: bool) -> None:
                     source, file, root=at, source_name=name_of(section), env=env, progress=progress
                 )
 
-    facts = common.run_async(work())
+    facts = run_async(work())
     _show_facts(file, facts, as_json=as_json)
     if facts.unreadable or not facts.is_of_one_instant:
-        click.get_current_context().exit(common.ExitCode.FAILED)
+        click.get_current_context().exit(ExitCode.FAILED)
 
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-@common.json_option
+@json_option
 def verify(file: Path, as_json: bool) -> None:
     """Check every byte of a backup and say what it holds. Exit code 70 if it is damaged, and where."""
     from engine.operations.keeper_backup import open_backup
@@ -152,8 +156,8 @@ def verify(file: Path, as_json: bool) -> None:
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--to", "target", default="", help="A live place. Default: where the backup was made, here.")
-@common.config_option
-@common.json_option
+@config_option
+@json_option
 def restore(file: Path, target: str, config: Path | None, as_json: bool) -> None:
     """Make the tree of FILE again, in an empty place; never overwrites.
 
@@ -176,7 +180,7 @@ def restore(file: Path, target: str, config: Path | None, as_json: bool) -> None
                 result = await compare(backup, LiveTree(keeper, place.root), progress=progress)
         return restored, result
 
-    restored, result = common.run_async(work())
+    restored, result = run_async(work())
     _show_restored(restored, result, as_json=as_json)
 
 
@@ -190,14 +194,14 @@ def restore(file: Path, target: str, config: Path | None, as_json: bool) -> None
     default=None,
     help="Keep the backup that the copy is made of in this file, so that an interrupted copy continues.",
 )
-@common.config_option
-@common.json_option
+@config_option
+@json_option
 def copy(target: str, root: str, file: Path | None, config: Path | None, as_json: bool) -> None:
     """Copy a tree to TARGET, a live and empty place; ephemeral nodes are left out and counted."""
     from engine.env import SystemEnv
     from engine.operations.keeper_backup import Copied, copy_tree, name_of, patient_keeper
 
-    section = common.zookeeper_of(common.load_config(config))
+    section = zookeeper_of(load_config(config))
     place = _live_place(target, config)
     at = _path(root, root)
 
@@ -221,7 +225,7 @@ def copy(target: str, root: str, file: Path | None, config: Path | None, as_json
         if file is None:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="oncluster-keeper-copy-"))
             file = Path(folder) / "copy.keeper.zst"
-        copied = common.run_async(work(file))
+        copied = run_async(work(file))
     if copied.facts.changing_count and not as_json:
         click.echo(f"{copied.facts.changing_count} nodes were changing; see `keeper diff`.", err=True)
     _show_restored(copied.restored, copied.comparison, as_json=as_json)
@@ -231,8 +235,8 @@ def copy(target: str, root: str, file: Path | None, config: Path | None, as_json
 @click.argument("left")
 @click.argument("right")
 @click.option("--ephemerals", "with_ephemerals", is_flag=True, help="Compare ephemeral nodes too.")
-@common.config_option
-@common.json_option
+@config_option
+@json_option
 def diff(left: str, right: str, with_ephemerals: bool, config: Path | None, as_json: bool) -> None:
     """Compare two trees: values, ACLs, versions, sequence counters. Exit code 1 if they differ.
 
@@ -252,13 +256,13 @@ def diff(left: str, right: str, with_ephemerals: bool, config: Path | None, as_j
             with _shown_progress() as progress:
                 return await compare(a, b, ephemerals=ephemerals, progress=progress)
 
-    result = common.run_async(work())
+    result = run_async(work())
     if as_json:
-        common.print_json(result.to_json())
+        print_json(result.to_json())
     else:
         _show_differences(result)
     if not result.is_equal:
-        click.get_current_context().exit(common.ExitCode.FAILED)
+        click.get_current_context().exit(ExitCode.FAILED)
 
 
 COMMANDS = (dump, restore, diff, copy, verify)
@@ -283,7 +287,7 @@ def _shown_progress() -> Iterator[Progress]:
     from engine.local.progress import ConsoleSink, Steps
 
     begun: list[str] = []
-    with ConsoleSink(common.console(stderr=True)) as sink:
+    with ConsoleSink(console(stderr=True)) as sink:
         steps = Steps(sink)
 
         def progress(phase: Any, done: int, total: int) -> None:
@@ -301,7 +305,7 @@ def _shown_progress() -> Iterator[Progress]:
 
 def _show_facts(file: Path, facts: BackupFacts, *, as_json: bool) -> None:
     if as_json:
-        common.print_json({"file": file, **facts.to_json()})
+        print_json({"file": file, **facts.to_json()})
         return
     at = datetime.datetime.fromtimestamp(facts.at_ms / 1000, datetime.UTC)
     shown: dict[str, object] = {
@@ -322,14 +326,14 @@ def _show_facts(file: Path, facts: BackupFacts, *, as_json: bool) -> None:
     if not facts.is_of_one_instant:
         few = ", ".join(facts.changing[:5])
         shown["changing"] = f"{facts.changing_count:,} nodes are of a later moment: {few}"
-    common.print_facts(shown)
+    print_facts(shown)
 
 
 def _show_restored(restored: Restored, result: Comparison, *, as_json: bool) -> None:
     if as_json:
-        common.print_json({"restored": restored.to_json(), "comparison": result.to_json()})
+        print_json({"restored": restored.to_json(), "comparison": result.to_json()})
     else:
-        common.print_facts(
+        print_facts(
             {
                 "made": f"{restored.created:,}",
                 "were there": f"{restored.present:,}",
@@ -341,12 +345,12 @@ def _show_restored(restored: Restored, result: Comparison, *, as_json: bool) -> 
             click.echo(f"not restored, as the backup could not read it: {path}", err=True)
         _show_differences(result)
     if not result.is_restored:
-        click.get_current_context().exit(common.ExitCode.FAILED)
+        click.get_current_context().exit(ExitCode.FAILED)
 
 
 def _show_differences(result: Comparison) -> None:
     if result.differences:
-        common.print_table(
+        print_table(
             ("path", "differs in", "left", "right"),
             [(d.path, d.aspect.value, d.left, d.right) for d in result.differences[:_SHOWN]],
         )

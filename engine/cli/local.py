@@ -10,21 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from engine.cli.common import (
-    HOME_VARIABLE,
-    MIGRATIONS_VARIABLE,
-    ExitCode,
-    F,
-    JsonValue,
-    console,
-    json_option,
-    keep_files_private,
-    print_facts,
-    print_json,
-    print_table,
-    run_async,
-    stack_home,
-)
+from engine.cli.exits import ExitCode
+from engine.cli.options import HOME_VARIABLE, MIGRATIONS_VARIABLE, F, json_option, stack_home
+from engine.cli.output import JsonValue, console, print_facts, print_json, print_table
+from engine.cli.running import keep_files_private, run_async
 
 if TYPE_CHECKING:
     from engine.local.demo_result import DemoResult

@@ -12,7 +12,8 @@ from typing import Any
 
 import click
 
-from engine.cli.common import OnclusterGroup, prepare_streams
+from engine.cli.output import prepare_streams
+from engine.cli.running import OnclusterGroup
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,15 +15,7 @@ from typing import Any
 
 import click
 
-from engine.cli.common import (
-    ExitCode,
-    Terminated,
-    config_option,
-    json_option,
-    load_config,
-    print_json,
-    run_async,
-)
+from engine.cli.exits import ExitCode, Terminated
 from engine.cli.migrate_ledger import history_command, mark_command, status_command, unlock_command
 from engine.cli.migrate_place import (
     Place,
@@ -44,6 +36,9 @@ from engine.cli.migrate_show import (
     show_summary,
     telling,
 )
+from engine.cli.options import config_option, json_option, load_config
+from engine.cli.output import print_json
+from engine.cli.running import run_async
 from engine.config.graphite import sections_xml
 from engine.env import SystemEnv
 from engine.errors import UnknownOutcome

@@ -6,15 +6,7 @@ from pathlib import Path
 
 import click
 
-from engine.cli.common import (
-    ExitCode,
-    config_option,
-    find_config,
-    json_option,
-    load_config,
-    print_json,
-    run_async,
-)
+from engine.cli.exits import ExitCode
 from engine.cli.migrate_place import (
     Place,
     find_folder,
@@ -26,6 +18,9 @@ from engine.cli.migrate_place import (
     request_for,
 )
 from engine.cli.migrate_show import ClusterStatus, show_history, show_status
+from engine.cli.options import config_option, find_config, json_option, load_config
+from engine.cli.output import print_json
+from engine.cli.running import run_async
 from engine.errors import Busy, KeeperAnswer, Unavailable
 from engine.migrations.files import Direction, load_folder
 from engine.migrations.ledger import Ledger

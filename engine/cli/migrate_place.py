@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from engine.cli.common import (
+from engine.cli.options import (
     MIGRATIONS_VARIABLE,
     find_config,
     host_and_url,
-    keeper_session,
     load_config,
     stack_home,
     user_at_host,
 )
+from engine.cli.sessions import keeper_session
 from engine.config.model import NodeConfig, Topology
 from engine.ddl.output import DEFAULT_TIMEOUT_S, OutputMode
 from engine.env import SystemEnv

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from engine.cli.common import console, fits_as_table, print_json, print_table
+from engine.cli.output import console, fits_as_table, print_json, print_table
 from engine.config.model import Topology
 from engine.ddl.output import DEFAULT_TIMEOUT_S
 from engine.local.progress import ConsoleSink, Steps

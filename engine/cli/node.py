@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from engine.cli.common import config_option, find_config
+from engine.cli.options import config_option, find_config
 from engine.errors import ConfigError
 
 _LOG_FORMAT = "%(asctime)s.%(msecs)03d %(levelname)s %(name)s %(message)s"

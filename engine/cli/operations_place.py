@@ -12,18 +12,17 @@ from typing import Any, TypeVar
 
 import click
 
-from engine.cli.common import (
+from engine.cli.exits import ExitCode
+from engine.cli.numbers import Finite
+from engine.cli.options import (
     CLUSTER_VARIABLE,
-    ExitCode,
     find_config,
     host_and_url,
     load_config,
-    print_json,
-    print_table,
     stack_home,
     user_at_host,
 )
-from engine.cli.numbers import Finite
+from engine.cli.output import print_json, print_table
 from engine.env import SystemEnv
 from engine.errors import ConfigError
 from engine.local.ledger_place import LEDGER_FILE, LEDGER_VARIABLE, ledger_url_of

@@ -17,9 +17,11 @@ from typing import Any, TypeVar
 
 import click
 
-from engine.cli import common
 from engine.cli.numbers import Finite
 from engine.cli.operations_place import PASSWORD_VARIABLE, site_for, site_options
+from engine.cli.options import config_option, json_option
+from engine.cli.output import console, print_json
+from engine.cli.running import run_async
 from engine.client import NodeClient
 from engine.local.progress import ConsoleSink, Steps
 from engine.operations.site import KeeperNeed, Site
@@ -101,8 +103,8 @@ async def _two_sites(
 @group.command()
 @_standby_options
 @site_options
-@common.config_option
-@common.json_option
+@config_option
+@json_option
 def check(
     standby_config: Path,
     standby_cluster: str,
@@ -120,9 +122,9 @@ def check(
             with _shown() as tell:
                 return await check_standby(*sites, depth=depth, tell=tell)
 
-    report = common.run_async(work())
+    report = run_async(work())
     if as_json:
-        common.print_json(report.to_json())
+        print_json(report.to_json())
     else:
         _show(report)
     if not report.is_equal:
@@ -146,8 +148,8 @@ def check(
     help="Seconds to watch whether writers stand still.",
 )
 @site_options
-@common.config_option
-@common.json_option
+@config_option
+@json_option
 def switch_plan(
     standby_config: Path,
     standby_cluster: str,
@@ -182,9 +184,9 @@ def switch_plan(
                     primary, standby, depth=depth, writers=client, watch_s=watch_s, tell=tell
                 )
 
-    steps = common.run_async(work())
+    steps = run_async(work())
     if as_json:
-        common.print_json({"steps": [step.to_json() for step in steps]})
+        print_json({"steps": [step.to_json() for step in steps]})
     else:
         _show_steps(steps)
     if any(step.state not in (StepState.DONE, StepState.BY_HAND) for step in steps):
@@ -193,7 +195,7 @@ def switch_plan(
 
 @contextlib.contextmanager
 def _shown() -> Iterator[Tell]:
-    with ConsoleSink(common.console(stderr=True)) as sink:
+    with ConsoleSink(console(stderr=True)) as sink:
         steps = Steps(sink)
         yield lambda text: steps.running("comparing", text)
 

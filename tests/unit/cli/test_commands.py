@@ -10,7 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from engine.cli.common import ExitCode
+from engine.cli.exits import ExitCode
 from engine.cli.main import cli
 
 SERVERS = {"node", "keeper serve"}

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from engine.cli import common
+from engine.cli import ddl_place
 from engine.cli.main import cli
 from engine.config.model import NodeConfig, Topology
 from engine.ddl.status import ExecutionStatus
@@ -37,8 +37,8 @@ class Desk:
         self.config = CONFIG
         self.outcomes: dict[str, ExecutionStatus] = {}
         self.tree: Any = None
-        monkeypatch.setattr(common, "load_config", lambda config: self.config)
-        monkeypatch.setattr(common, "keeper_session", self._session)
+        monkeypatch.setattr(ddl_place, "load_config", lambda config: self.config)
+        monkeypatch.setattr(ddl_place, "keeper_session", self._session)
 
     @contextlib.asynccontextmanager
     async def _session(self, _config: object) -> AsyncIterator[Keeper]:
@@ -133,7 +133,7 @@ def test_who_loses_keeper_is_told_the_token_that_attaches(
     def gone(_config: object) -> Any:
         raise KeeperUnavailable("Keeper is away.", hint="Look at it.")
 
-    monkeypatch.setattr(common, "keeper_session", gone)
+    monkeypatch.setattr(ddl_place, "keeper_session", gone)
     result = desk.run("submit", CREATE, "--token", "t1")
     assert result.exit_code == 4
     assert "Look at it. Repeat it with --token t1:" in result.stderr

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from engine.cli import common
+from engine.cli import output
 from engine.cli.migrate_show import ClusterStatus, show_status
 from engine.migrations.files import Direction, MigrationSet
 from engine.migrations.states import CellState, MigrationRecord, MigrationState
@@ -20,7 +20,7 @@ DONE, RUNNING, EXPIRED = CellState.DONE, CellState.RUNNING, CellState.EXPIRED
 
 def shown(width: int, *states: CellState, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one migration of two statements; `states` are those of the second."""
-    monkeypatch.setattr(common, "console", lambda: Console(width=width, highlight=False))
+    monkeypatch.setattr(output, "console", lambda: Console(width=width, highlight=False))
     rows = [row(DONE, host) for host in HOSTS]
     rows += [row(state, host, statement=2) for state, host in zip(states, HOSTS, strict=True)]
     record = MigrationRecord(1, "t", Direction.UP, 1, MigrationState.RUNNING, 2, "f", tuple(rows))

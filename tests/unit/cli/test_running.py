@@ -18,22 +18,26 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from engine import errors
-from engine.cli import common, main
+from engine.cli import main, output
 from engine.cli.drift import DIFFERS
+from engine.cli.exits import ExitCode, Terminated
 from engine.cli.health import HealthExit
+from engine.cli.options import find_config, json_option, user_at_host
+from engine.cli.output import prepare_streams, print_facts, print_json, print_table
+from engine.cli.running import OnclusterGroup, run_async
 from engine.cli.standby import NOT_YET
 from engine.migrations.errors import MigrationRefused, TableNotMade
 
 
 def run(error: BaseException, *arguments: str) -> tuple[int, str]:
-    @click.group(cls=common.OnclusterGroup)
+    @click.group(cls=OnclusterGroup)
     def root() -> None: ...
 
     @root.group()
     def inner() -> None: ...
 
     @inner.command()
-    @common.json_option
+    @json_option
     def fail(as_json: bool) -> None:
         raise error
 
@@ -59,7 +63,7 @@ def run(error: BaseException, *arguments: str) -> tuple[int, str]:
         (errors.MalformedEntry("no version", where="query-1"), 70),
         (errors.OnclusterError("something else"), 1),
         (KeyboardInterrupt(), 130),
-        (common.Terminated(), 143),
+        (Terminated(), 143),
     ],
 )
 def test_every_kind_of_error_has_its_exit_code(error: BaseException, code: int) -> None:
@@ -74,7 +78,7 @@ def test_an_error_says_what_happened_its_code_and_what_to_do() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "said"), [(KeyboardInterrupt(), "Interrupted."), (common.Terminated(), "Terminated.")]
+    ("error", "said"), [(KeyboardInterrupt(), "Interrupted."), (Terminated(), "Terminated.")]
 )
 def test_who_was_interrupted_may_say_how_to_go_on(error: BaseException, said: str) -> None:
     error.add_note("Repeat the command.")
@@ -134,7 +138,7 @@ def test_help_names_every_exit_code() -> None:
     shown = CliRunner().invoke(main.cli, ["--help"]).output
     (listed,) = re.findall(r"Exit codes: (.+?)\.\n", shown, re.DOTALL)
     named = {int(number) for number in re.findall(r"\b\d+\b", listed)}
-    assert named == {*common.ExitCode, *HealthExit, DIFFERS, NOT_YET}
+    assert named == {*ExitCode, *HealthExit, DIFFERS, NOT_YET}
 
 
 def test_help_imports_no_part() -> None:
@@ -142,13 +146,13 @@ def test_help_imports_no_part() -> None:
         "import sys; from engine.cli.main import cli\n"
         "try: cli.main(['--help'])\n"
         "except SystemExit: pass\n"
-        "print([name for name in sys.modules if name.startswith('engine.') and name not in "
-        "('engine.cli', 'engine.cli.main', 'engine.cli.common', 'engine.errors', 'engine.error_codes', "
-        "'engine.timeouts')], "  # which a Python before 3.11.4 needs
-        "file=sys.stderr)"
+        "parts = [name for name in sys.modules if name.startswith('engine.') and name not in "
+        "('engine.cli', 'engine.errors', 'engine.error_codes', 'engine.timeouts')]\n"
+        "print(*sorted(parts), file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stderr.strip() == "[]"
+    shared = ("error_output", "exits", "main", "options", "output", "running")
+    assert done.stderr.split() == [f"engine.cli.{name}" for name in shared]
     for name in main.PARTS:
         assert f"  {name} " in done.stdout
 
@@ -210,19 +214,19 @@ def test_configuration_is_found_by_option_then_variable_then_local_stack(
     monkeypatch.delenv("ONCLUSTER_CONFIG", raising=False)
     monkeypatch.setenv("ONCLUSTER_HOME", str(tmp_path))
     with pytest.raises(errors.ConfigError, match="oncluster up"):
-        common.find_config(None)
+        find_config(None)
 
     (tmp_path / "cluster.xml").write_text("<clickhouse/>")
-    assert common.find_config(None) == tmp_path / "cluster.xml"
+    assert find_config(None) == tmp_path / "cluster.xml"
 
     other = tmp_path / "other.xml"
     monkeypatch.setenv("ONCLUSTER_CONFIG", str(other))
     with pytest.raises(errors.ConfigError, match=r"other\.xml"):
-        common.find_config(None)
+        find_config(None)
     other.write_text("<clickhouse/>")
-    assert common.find_config(None) == other
+    assert find_config(None) == other
 
-    assert common.find_config(Path("given.xml")) == Path("given.xml")
+    assert find_config(Path("given.xml")) == Path("given.xml")
 
 
 def test_sigterm_runs_the_clean_up_and_says_terminated() -> None:
@@ -235,14 +239,14 @@ def test_sigterm_runs_the_clean_up_and_says_terminated() -> None:
         finally:
             cleaned.append("yes")
 
-    with pytest.raises(common.Terminated):
-        common.run_async(work())
+    with pytest.raises(Terminated):
+        run_async(work())
     assert cleaned == ["yes"]
 
 
 def test_a_table_keeps_square_brackets_and_says_when_it_is_empty(capsys: pytest.CaptureFixture[str]) -> None:
-    common.print_table(["name"], [["Array[red]"]])
-    common.print_table(["name"], [], empty="no entries")
+    print_table(["name"], [["Array[red]"]])
+    print_table(["name"], [], empty="no entries")
     out = capsys.readouterr().out
     assert "Array[red]" in out
     assert out.endswith("no entries\n")
@@ -254,8 +258,8 @@ def test_a_terminal_that_is_too_narrow_for_a_table_gets_a_row_in_several_lines(
     columns = ("version", "title", "state", *(f"node0{number}:9000" for number in range(1, 7)))
     rows = [(number, "create_flights", "applied", *["done 370 ms"] * 5, "") for number in (1, 2)]
     for width, is_table in ((200, True), (80, True), (40, False), (1, False)):
-        monkeypatch.setattr(common, "console", lambda width=width: Console(width=width, highlight=False))
-        common.print_table(columns, rows, title="order_cluster")
+        monkeypatch.setattr(output, "console", lambda width=width: Console(width=width, highlight=False))
+        print_table(columns, rows, title="order_cluster")
         out = capsys.readouterr().out
         assert ("───" in out) is is_table
         if not is_table:
@@ -281,14 +285,14 @@ def test_a_user_whose_number_has_no_name_is_known_by_the_number(monkeypatch: pyt
     for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os, "getuid", lambda: 4_000_000_001)
-    assert common.user_at_host().startswith("user-4000000001@")
+    assert user_at_host().startswith("user-4000000001@")
 
 
 def test_a_closed_standard_output_takes_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", None)
-    common.prepare_streams()
-    common.print_table(["name"], [["a"]])
-    common.print_json({"a": 1})
+    prepare_streams()
+    print_table(["name"], [["a"]])
+    print_json({"a": 1})
     sys.stdout.close()
 
 
@@ -300,10 +304,10 @@ def test_a_terminal_without_unicode_is_shown_what_it_can_and_json_stays_json(
     written = io.BytesIO()
     terminal = io.TextIOWrapper(written, encoding=encoding, errors=errors, write_through=True)
     monkeypatch.setattr(sys, "stdout", terminal)
-    common.prepare_streams()
-    common.print_facts({"name": "таблица é"})
+    prepare_streams()
+    print_facts({"name": "таблица é"})
     assert written.getvalue()
     written.seek(0)
     written.truncate()
-    common.print_json({"name": "таблица é"})
+    print_json({"name": "таблица é"})
     assert json.loads(written.getvalue().decode(encoding)) == {"name": "таблица é"}
