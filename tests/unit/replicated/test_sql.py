@@ -100,6 +100,21 @@ def test_without_arguments_and_without_a_key_they_are_the_defaults() -> None:
         replacing.keeper_arguments()
 
 
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "CREATE TABLE t AS b.other ENGINE = ReplicatedReplacingMergeTree(a) TTL d",
+        "CREATE TABLE t ENGINE = ReplicatedReplacingMergeTree(a) AS other",
+        "CREATE TABLE t (a Int8) ENGINE = ReplicatedReplacingMergeTree(a) PRIMARY KEY a",
+        "CREATE TABLE t (a Int8) ENGINE = ReplicatedReplacingMergeTree(a) PARTITION BY a",
+        "CREATE TABLE t (a Int8) ENGINE = ReplicatedReplacingMergeTree(a) SAMPLE BY a",
+        "CREATE TABLE t (a Int8) ENGINE = ReplicatedReplacingMergeTree(a) SETTINGS b = 1",
+    ],
+)
+def test_they_are_the_defaults_where_a_storage_is_given_otherwise(sql: str) -> None:
+    assert Definition(sql).keeper_arguments() is None
+
+
 def test_settings_may_stand_without_a_value() -> None:
     sql = "CREATE TABLE t (a Int8) ENGINE = ReplicatedMergeTree ORDER BY a SETTINGS {} COMMENT 'c'"
     assert Definition(sql.format("one, two = 2, three")).settings == {"one": "1", "two": "2", "three": "1"}

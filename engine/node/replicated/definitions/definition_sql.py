@@ -26,6 +26,7 @@ _BEHIND_STORAGE = frozenset(
     {"AS", "EMPTY", "CLONE", "COMMENT", "FORMAT", "INTO", "POPULATE", "SQL", "DEFINER", "PARALLEL"}
 )
 _LITERALS = (TokenKind.STRING, TokenKind.HEREDOC)
+_EXTENDED = frozenset({("ORDER", "BY"), ("PRIMARY", "KEY"), ("PARTITION", "BY"), ("SAMPLE", "BY")})
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ class Definition:
         self._select_at: int | None = None
         self._as_at: int | None = None
         self.source: TableName | None = None
-        """`AS other_table`."""
+        """`AS other_table`, before the engine or behind it."""
         self.rows_of: TableName | None = None
         """The table that the new one gets the parts of (`cloning`)."""
         if not d.refs or d.body is None:
@@ -91,10 +92,11 @@ class Definition:
 
     @property
     def is_extended(self) -> bool:
-        """ORDER BY or PRIMARY KEY is given outside the engine's arguments: the engine may have others than
-        path and replica."""
-        words = self._draft.words
-        return any(pair in (("ORDER", "BY"), ("PRIMARY", "KEY")) for pair in itertools.pairwise(words))
+        """Keys or settings stand outside the engine's arguments, or come from the table behind AS: the engine
+        may have other arguments than path and replica. Source: ClickHouse's ASTStorage."""
+        if self.source is not None or self._settings_at is not None:
+            return True
+        return not _EXTENDED.isdisjoint(itertools.pairwise(self._draft.words))
 
     @property
     def is_bare_replace(self) -> bool:
@@ -219,6 +221,9 @@ class Definition:
     # -- reading -------------------------------------------------------------------------------------------
 
     def _read_storage(self, d: Draft) -> None:
+        if d.skip_to("AS", "ENGINE") and d.accept("AS"):
+            source = d.table(Role.SOURCE)
+            self.source = source.name if source is not None else None
         if not d.skip_to("ENGINE"):
             return
         self._storage_start = d.token.start
