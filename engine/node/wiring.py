@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from engine.config.load import ConfigFile
-from engine.config.model import NodeConfig, Topology
+from engine.config.model import KeeperSection, NodeConfig, Topology
 from engine.ddl import NodeIdentity, SqliteIntentStore, SystemResolver
 from engine.env import Env
 from engine.errors import Busy, Code, ConfigError
@@ -97,7 +97,7 @@ class Wiring:
         """The server that listens. Raises ConfigError, Busy for a port in use, SqlError from chDB."""
         keeper = None
         if self._config.zookeeper is not None:
-            keeper = await self._start_replicated(opening.factory(self._config.zookeeper, self._env))
+            keeper = await self._start_replicated(self._config.zookeeper)
         replicated = None if keeper is None else keeper.replicated
         distributed = await self._start_distributed(replicated)
         queues, databases = None, None
@@ -126,8 +126,9 @@ class Wiring:
         self._stack.push_async_callback(self._config_reload.stop)
         return http
 
-    async def _start_replicated(self, factory: KeeperFactory) -> _WithKeeper:
-        holder = SessionHolder(factory, self._env)
+    async def _start_replicated(self, section: KeeperSection) -> _WithKeeper:
+        factory = opening.factory(section, self._env)
+        holder = SessionHolder(factory, self._env, where=section.connect_string)
         self._stack.push_async_callback(holder.close)
         replicated = ReplicatedNode(
             self._config,

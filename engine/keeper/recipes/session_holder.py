@@ -25,12 +25,22 @@ SessionHook = Callable[[Keeper], Awaitable[None]]
 
 
 class SessionHolder:
-    """Holds at most one session. Pauses between attempts grow from `first_pause_s` to `longest_pause_s`."""
+    """Holds at most one session. Pauses between attempts grow from `first_pause_s` to `longest_pause_s`.
+
+    `where` is the address, for messages.
+    """
 
     def __init__(
-        self, factory: KeeperFactory, env: Env, *, first_pause_s: float = 0.1, longest_pause_s: float = 5.0
+        self,
+        factory: KeeperFactory,
+        env: Env,
+        *,
+        where: str = "",
+        first_pause_s: float = 0.1,
+        longest_pause_s: float = 5.0,
     ) -> None:
         self._factory = factory
+        self._server = f"Keeper at {where}" if where else "Keeper"
         self._env = env
         self._first_pause_s = first_pause_s
         self._longest_pause_s = longest_pause_s
@@ -68,7 +78,7 @@ class SessionHolder:
             async with asyncio.timeout(timeout_s):
                 return await self._open()
         except TimeoutError:
-            raise KeeperUnavailable(f"No session with Keeper within {timeout_s:g} s") from None
+            raise KeeperUnavailable(f"No session with {self._server} within {timeout_s:g} s") from None
 
     async def run(self) -> None:
         """Keep a session at all times: a new one as soon as the old one is over. Until cancelled."""
