@@ -32,6 +32,7 @@ from engine.ddl import (
     Submission,
     prepare,
 )
+from engine.ddl.cleaner import LANES
 from engine.ddl.entry import DEFAULT_VERSION
 from engine.ddl.output import DEFAULT_TIMEOUT_S
 from engine.env import SystemEnv
@@ -341,7 +342,7 @@ def clean(
         async with open_queue(config, queue_name) as opened:
             cleaner = DDLCleaner(opened.keeper, SystemEnv(), opened.queue)
             if not entries:
-                return await cleaner.clean(dry_run=not is_confirmed)
+                return await cleaner.clean(dry_run=not is_confirmed, lanes=LANES)
             cleaned = [await cleaner.remove_entry(name, dry_run=not is_confirmed) for name in entries]
             return CleanReport(tuple(cleaned), ())
 

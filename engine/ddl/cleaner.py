@@ -56,6 +56,8 @@ logger = logging.getLogger(__name__)
 
 REPLICA_MAX_INACTIVE_S = 86_400
 OUTCOMES_KEPT = 10_000
+LANES = 16
+"""How many entries a person's cleaning works on at once."""
 _MOST_OPS = 4000
 _MOST_BYTES = 700_000
 _TRIES = 5
@@ -182,8 +184,8 @@ class DDLCleaner:
     ) -> CleanReport:
         """Remove what is due; with `dry_run` only say what would be removed.
 
-        `only` names entries; others stay, and so does what is not due among them. Up to `lanes` entries are
-        worked on at once, oldest first.
+        `only` names entries; others are not looked at, and what is not due among them stays. Up to `lanes`
+        entries are worked on at once, oldest first.
         """
         keeper = await self._source.session()
         await keeper.sync(self._paths.root)
@@ -192,17 +194,18 @@ class DDLCleaner:
         except NoNode:
             return CleanReport((), ())
         names = [name for name in children.names if entry_number(name) is not None]
+        asked = [name for name in names if only is None or name in only]
         now_s = await self._now_s(keeper)
         due: list[tuple[str, Reason]] = []
         forbidden: list[str] = []
-        for start in range(0, len(names), _BATCH):
-            batch = names[start : start + _BATCH]
+        for start in range(0, len(asked), _BATCH):
+            batch = asked[start : start + _BATCH]
             for name, stat in zip(batch, await self._stats(keeper, batch), strict=True):
                 if isinstance(stat, NoAuth):
                     forbidden.append(name)
                     continue
                 reason = self._reason(name, stat, now_s, names) if stat is not None else None
-                if reason is not None and (only is None or name in only):
+                if reason is not None:
                     due.append((name, reason))
         if forbidden:
             logger.warning("ddl.may_not_be_cleaned count=%d first=%s", len(forbidden), forbidden[0])
@@ -359,6 +362,10 @@ class DDLCleaner:
             names = (await keeper.children(self._paths.outcomes_root)).names
         except NoNode:
             return
-        for name in names[: max(0, len(names) - OUTCOMES_KEPT)]:
-            await try_remove(keeper, self._paths.abandoned(name))
-            await try_remove(keeper, self._paths.outcome(name))
+        old = names[: max(0, len(names) - OUTCOMES_KEPT)]
+        for start in range(0, len(old), _BATCH):
+            await asyncio.gather(*(self._forget(keeper, name) for name in old[start : start + _BATCH]))
+
+    async def _forget(self, keeper: Keeper, name: str) -> None:
+        await try_remove(keeper, self._paths.abandoned(name))
+        await try_remove(keeper, self._paths.outcome(name))

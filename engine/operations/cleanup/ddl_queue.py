@@ -19,7 +19,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from engine.config.model import DistributedDdl
-from engine.ddl.cleaner import CleanedEntry, DDLCleaner, Expiry, Reason, Removal
+from engine.ddl.cleaner import LANES, CleanedEntry, DDLCleaner, Expiry, Reason, Removal
 from engine.ddl.outcome_record import OutcomeRecord
 from engine.errors import Corrupt, NoNode
 from engine.keeper.base import Node
@@ -33,7 +33,6 @@ from engine.sql import redact
 from engine.wording import count, duration, listed
 
 ENTRIES_AN_ACT = 100
-_LANES = 16
 _BATCH = 500
 _SHORT = 120
 
@@ -49,7 +48,7 @@ class DdlAct(enum.StrEnum):
 async def plan_ddl(site: Site, settings: CleanupSettings) -> Found:
     """What would go, what expired in the last days, and what is over its number and yet stays."""
     cleaner = _cleaner(site, keep_entries=settings.ddl_keep_entries)
-    report = await cleaner.clean(dry_run=True, expiry=Expiry.BY_AGE, lanes=_LANES)
+    report = await cleaner.clean(dry_run=True, expiry=Expiry.BY_AGE, lanes=LANES)
     by_removal: dict[Removal, list[CleanedEntry]] = defaultdict(list)
     for cleaned in report.entries:
         by_removal[cleaned.removal].append(cleaned)
@@ -75,7 +74,7 @@ async def perform_ddl(site: Site, act: Act) -> ActResult:
     # An act of finished entries expires nothing: an entry that was finished stays so.
     expiry = Expiry.NEVER if act.kind == DdlAct.REMOVE else Expiry.BY_AGE
     cleaner = _cleaner(site, keep_entries=act.payload["keep_entries"])
-    report = await cleaner.clean(only=names, expiry=expiry, lanes=_LANES)
+    report = await cleaner.clean(only=names, expiry=expiry, lanes=LANES)
     removed = [entry for entry in report.entries if entry.removal is Removal.REMOVED]
     left = {e.entry: e.removal for e in report.entries if e.removal not in (Removal.REMOVED, Removal.GONE)}
     return ActResult(_state(removed, left), _detail(removed, left, len(names)))

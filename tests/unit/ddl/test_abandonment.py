@@ -13,7 +13,7 @@ from engine.ddl.outcome import HostOutcome, HostState
 from engine.ddl.outcome_record import correct_outcome_record
 from engine.ddl.output import result_stream
 from engine.errors import Code, NoNode, SqlError
-from engine.keeper.base import CreateMode
+from engine.keeper.base import Acl, CreateMode
 from engine.migrations.states import CellState
 from tests.unit.ddl.support import PATHS, QUEUE, Bench, host, run
 
@@ -166,13 +166,17 @@ def test_an_operators_cleaning_expires_by_age_and_not_by_number() -> None:
     run(main)
 
 
-def test_only_the_entries_that_were_named_go() -> None:
+def test_only_the_entries_that_were_named_are_looked_at_and_go() -> None:
+    """An act of cleaning names a hundred of many thousands."""
+
     async def main(bench: Bench) -> None:
         for number in range(6):
             await bench.submit(CREATE, f"t{number}")
+        bench.server.tree.nodes[PATHS.entry("query-0000000000")].acl = (Acl(31, "digest", "x:y"),)
         cleaner = DDLCleaner(await bench.keeper(), bench.env, replace(QUEUE, max_tasks_in_queue=2))
         report = await cleaner.clean(only={"query-0000000001", "query-0000000005"})
         assert report.removed == ("query-0000000001",)
+        assert report.forbidden == ()
 
     run(main)
 
