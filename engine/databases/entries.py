@@ -37,7 +37,7 @@ from engine.errors import (
     SessionExpired,
     SqlError,
 )
-from engine.keeper.base import Create, CreateMode, Keeper, Op, Remove, SetData
+from engine.keeper.base import NO_SESSION, Create, CreateMode, Keeper, Op, Remove, SetData
 from engine.keeper.recipes import Signal, try_remove
 
 log = logging.getLogger(__name__)
@@ -107,10 +107,11 @@ class EntryExecutor:
 
     async def _remove_orphaned_try(self, keeper: Keeper, number: int) -> None:
         """A `try` of this very session with nobody behind it: its client went away while it was made, or a
-        broken connection kept it from being given up. The session may live for long, and everybody waits."""
+        broken connection kept it from being given up. The session may live for long, and everybody waits. So
+        they do for one that no session owns, of a copy of Keeper's tree; a `try` is never made again."""
         path = self._replica.paths.entry(number, "try")
         stat = await keeper.exists(path)
-        if stat is not None and stat.ephemeral_owner == keeper.session_id:
+        if stat is not None and stat.ephemeral_owner in (NO_SESSION, keeper.session_id):
             log.warning("databases.orphaned_try database=%s entry=%d", self._replica.name, number)
             await try_remove(keeper, path)
 

@@ -17,7 +17,7 @@ from engine.ddl.text import encode_bytes
 from engine.env import Env
 from engine.errors import Code, ConnectionLoss, MultiFailed, NodeExists, OperationTimeout, SqlError
 from engine.keeper.base import Create, CreateMode, Keeper, Op, Remove
-from engine.keeper.recipes import try_remove
+from engine.keeper.recipes import remove_unowned, try_remove
 
 T = TypeVar("T")
 
@@ -76,6 +76,7 @@ async def _take_number(keeper: Keeper, env: Env, paths: DatabasePaths, holder: b
         except MultiFailed as failed:
             if not isinstance(failed.error, NodeExists):
                 raise
+            await on_same_session(env, lambda: remove_unowned(keeper, paths.counter_lock))
         except (ConnectionLoss, OperationTimeout):
             # A lock of this session is what is left of the request; its number is never used.
             stat = await on_same_session(env, lambda: keeper.exists(paths.counter_lock))

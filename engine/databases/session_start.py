@@ -18,7 +18,7 @@ from engine.databases.replica import DatabaseReplica
 from engine.ddl.text import encode_bytes
 from engine.errors import Code, NodeExists, SqlError
 from engine.keeper.base import CreateMode, Keeper
-from engine.keeper.recipes import try_remove
+from engine.keeper.recipes import remove_unowned, try_remove
 
 log = logging.getLogger(__name__)
 
@@ -77,8 +77,11 @@ async def _check_identity(replica: DatabaseReplica, progress: Progress, keeper: 
 
 
 async def _end_older_session(replica: DatabaseReplica, keeper: Keeper) -> None:
-    """An `active` of this server is an older session's; another's is waited for by trying again."""
+    """An `active` of this server is an older session's; another's is waited for by trying again. One of no
+    session would never go."""
     path = replica.paths.replica(replica.me, "active")
+    if await remove_unowned(keeper, path):
+        return
     value = await is_there(keeper, path)
     if value is not None and value.split(b"\t")[0] == replica.server_uuid.encode():
         await try_remove(keeper, path)

@@ -30,7 +30,7 @@ from engine.ddl.text import encode_bytes
 from engine.env import Env
 from engine.errors import MultiFailed, NodeExists
 from engine.keeper.base import Check, Create, CreateMode, Keeper, Node, Op, Remove, SetData
-from engine.keeper.recipes import Signal, create_if_not_exists, try_remove
+from engine.keeper.recipes import Signal, create_if_not_exists, remove_unowned, try_remove
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ class ShardTurn:
             return True
         except NodeExists:
             stat = await self.keeper.exists(lock, watch=gone)
-        if stat is None:
+        if stat is None or await remove_unowned(self.keeper, lock):
             return False
         if stat.ephemeral_owner == self.keeper.session_id:
             return True  # of a try whose answer was lost

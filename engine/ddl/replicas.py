@@ -21,7 +21,7 @@ from engine.ddl.own_sessions import OwnSessions
 from engine.env import Env
 from engine.errors import MultiFailed, NodeExists, NoNode, SqlError
 from engine.keeper.base import Create, CreateMode, Keeper, SetData
-from engine.keeper.recipes import create_ancestors, create_if_not_exists, try_remove
+from engine.keeper.recipes import create_ancestors, create_if_not_exists, remove_unowned, try_remove
 from engine.names import HostId, QueuePaths
 
 logger = logging.getLogger(__name__)
@@ -157,10 +157,11 @@ class ReplicaMarker:
             return True
         if self._note_sibling(host, node.stat.ephemeral_owner):
             return True
-        if node.data != self._identity.stamp:
+        if node.data == self._identity.stamp:
+            await try_remove(self._keeper, path, version=node.stat.version)
+        elif not await remove_unowned(self._keeper, path):
             logger.warning("ddl.replica_of_other host=%s stamp=%r", host, node.data[:60])
             return False
-        await try_remove(self._keeper, path, version=node.stat.version)
         return True
 
     def _note_sibling(self, host: HostId, owner: int) -> bool:

@@ -45,7 +45,7 @@ from engine.ddl.task import Task
 from engine.env import Env
 from engine.errors import Code, MultiFailed, NodeExists, NoNode, SessionExpired
 from engine.keeper.base import Check, Create, CreateMode, Keeper, Node, Op, SetData, WatchEvent
-from engine.keeper.recipes import create_if_not_exists
+from engine.keeper.recipes import create_if_not_exists, remove_unowned
 from engine.names import QueuePaths
 
 logger = logging.getLogger(__name__)
@@ -158,7 +158,7 @@ class ShardExecution:
             await create_if_not_exists(self._keeper, self._tries_path, b"0")
         if await self._agree_on_shard():
             names = await self._look()
-        if "lock" in names:
+        if "lock" in names and not await remove_unowned(self._keeper, self._lock_path):
             await self._find_own_lock()
         return names
 

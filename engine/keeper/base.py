@@ -26,6 +26,8 @@ from typing import NamedTuple, Protocol
 from engine.errors import KeeperAnswer
 
 ANY_VERSION = -1
+NO_SESSION = 0
+"""The `ephemeral_owner` of a node that stays."""
 
 
 class CreateMode(enum.Enum):
@@ -78,6 +80,7 @@ class Stat(NamedTuple):
     cversion: int
     aversion: int
     ephemeral_owner: int
+    """The session's id, or `NO_SESSION`."""
     data_length: int
     num_children: int
     pzxid: int

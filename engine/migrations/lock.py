@@ -48,7 +48,7 @@ from engine.errors import (
     NoNode,
     OperationTimeout,
 )
-from engine.keeper.base import Check, Create, CreateMode, Keeper, Op, Remove, SetData
+from engine.keeper.base import NO_SESSION, Check, Create, CreateMode, Keeper, Op, Remove, SetData
 from engine.keeper.recipes import create_ancestors
 from engine.migrations.errors import LedgerCorrupt, MigrationRefused, StaleFence
 
@@ -317,7 +317,7 @@ async def look_for_run(keeper: Keeper, base: str) -> LeaseText | None:
     found = await look(keeper, base)
     if found is None or not found.is_held:
         return None
-    if found.binding is Binding.SESSION and await keeper.exists(_alive(base, found.fence)) is None:
+    if found.binding is Binding.SESSION and not await _is_alive(keeper, base, found):
         return None
     return found
 
@@ -382,7 +382,8 @@ def _taking(base: str, version: int, taken: LeaseText) -> list[Op]:
 
 async def _is_alive(keeper: Keeper, base: str, found: LeaseText) -> bool:
     if found.binding is Binding.SESSION:
-        return await keeper.exists(_alive(base, found.fence)) is not None
+        stat = await keeper.exists(_alive(base, found.fence))
+        return stat is not None and stat.ephemeral_owner != NO_SESSION  # of a copy of Keeper's tree
     now_ms = await _server_now_ms(keeper, base)
     lease = await keeper.exists(_lease(base))
     renewed = await keeper.exists(_renewed(base))

@@ -87,6 +87,18 @@ def test_a_process_holds_the_lock_as_long_as_its_session(tmp_path: Path) -> None
     in_world(tmp_path, scenario)
 
 
+def test_a_lease_in_a_copy_of_keepers_tree_is_nobodys(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        a, b = await world.server.connect(client="a"), await world.server.connect(client="b")
+        held = await lock.acquire(a, BASE, claim(world, "a"), env=world.env)
+        world.server.expire_session(a.session_id)
+        await b.create(f"{BASE}/alive-{held.fence}")
+        assert await lock.look_for_run(b, BASE) is None
+        assert (await lock.acquire(b, BASE, claim(world, "b"), env=world.env)).fence == held.fence + 1
+
+    in_world(tmp_path, scenario)
+
+
 @pytest.mark.parametrize("held_s", [1.0, 1.9])
 def test_a_lock_that_is_held_for_a_moment_is_waited_for(tmp_path: Path, held_s: float) -> None:
     """Somebody looks at the status when a run begins: that is no reason for the run to fail."""

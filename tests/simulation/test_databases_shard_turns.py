@@ -132,6 +132,26 @@ def test_a_lock_of_ones_own_goes_although_another_replica_has_done_the_work() ->
     run(range(39_000_492, 39_000_493))
 
 
+def test_a_lock_that_no_session_owns_holds_nobody_up() -> None:
+    """Of a copy of Keeper's tree, made by another tool."""
+
+    async def main(env: SimulationEnv) -> None:
+        keeper = await MemoryKeeperServer(env).factory()()
+        me, lock = REPLICAS[0], PATHS.shard(ENTRY, "s1", "lock")
+        await create_ancestors(keeper, lock)
+        await keeper.create(lock, b"s1|b")
+        done: list[Fence] = []
+
+        async def carry_out(fence: Fence) -> None:
+            done.append(fence)
+
+        async with asyncio.timeout(60):
+            await ShardTurn(keeper, env, PATHS, me, ENTRY).run(carry_out)
+        assert len(done) == 1
+
+    run_simulation(1, main)
+
+
 def test_without_the_fence_a_shard_changes_its_rows_twice() -> None:
     with pytest.raises(AssertionError, match="was changed 2 times"):
         run(range(1, 200), is_fenced=False)

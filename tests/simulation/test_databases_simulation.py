@@ -500,6 +500,28 @@ def test_an_entry_that_could_not_be_given_up_for_a_broken_connection_holds_up_no
     run_simulation(1, main)
 
 
+def test_nodes_that_no_session_owns_hold_up_nobody() -> None:
+    """Another tool's copy of Keeper's tree has made them of ephemeral ones."""
+
+    async def main(env: SimulationEnv) -> None:
+        server, replica, database = await _one_replica(env)
+        await database.stop(grace_s=1)
+        keeper = await server.factory(client="copy")()
+        me = ReplicaName("s", "r1")
+        await keeper.create(PATHS.replica(me, "active"), b"another server")
+        await keeper.create(PATHS.counter_lock, b"s|gone")
+        await keeper.create(PATHS.entry(2), b"version: 1\nquery: CREATE b t\nhosts: []\n")
+        await keeper.create(PATHS.entry(2, "try"), b"s|gone")
+        await keeper.create(f"{PATHS.counter}/cnt-", mode=CreateMode.PERSISTENT_SEQUENTIAL)
+        replica.start(None)
+        async with asyncio.timeout(60):
+            assert await replica.submit("CREATE a t") == "ok"
+        assert replica.disk.texts == {"a": "t"} and replica.database is not None
+        await replica.database.stop(grace_s=1)
+
+    run_simulation(1, main)
+
+
 @pytest.mark.parametrize("day", ["good", "lost connection", "later entry"])
 def test_a_definition_that_was_planned_wrong_is_put_right_and_nobody_s_rows_go_aside(day: str) -> None:
     """What the initiator commits beforehand is planned; what it then has is what all have."""

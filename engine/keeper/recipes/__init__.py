@@ -1,7 +1,11 @@
 """What is built from a `Keeper`'s operations. Each file says what its caller must do when a connection or a
 session is lost; none of them tries again by itself, except `SessionHolder`, which opens sessions."""
 
-from engine.keeper.recipes.ephemeral import EphemeralNode, remove_ephemeral_if_content_matches
+from engine.keeper.recipes.ephemeral import (
+    EphemeralNode,
+    remove_ephemeral_if_content_matches,
+    remove_unowned,
+)
 from engine.keeper.recipes.lock import Fence, KeeperLock
 from engine.keeper.recipes.nodes import (
     MULTI_BATCH_SIZE,
@@ -36,6 +40,7 @@ __all__ = [
     "create_or_update",
     "remove_ephemeral_if_content_matches",
     "remove_recursive",
+    "remove_unowned",
     "try_remove",
     "wait_for_children",
     "wait_for_value",

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from engine.errors import Busy, NodeExists, NoNode
+from engine.errors import BadVersion, Busy, NodeExists, NoNode
 from engine.keeper.base import CreateMode, Keeper
 from engine.keeper.recipes.nodes import try_remove
 from engine.keeper.recipes.waiting import wait_until_gone
@@ -61,18 +61,39 @@ class EphemeralNode:
         await try_remove(self._keeper, self.path)
 
 
+async def remove_unowned(keeper: Keeper, path: str) -> bool:
+    """Remove a node that should be ephemeral and that no session owns, as a copy of Keeper's tree by another
+    tool makes it: it would never go. Whether there was one.
+
+    Its version is raised first: another, real one that is made in its place meanwhile has not that version,
+    and stays.
+    """
+    try:
+        node = await keeper.get(path)
+        if node.stat.ephemeral_owner:
+            return False
+        stat = await keeper.set(path, node.data, version=node.stat.version)
+    except (NoNode, BadVersion):
+        return False
+    if stat.ephemeral_owner or await try_remove(keeper, path, version=stat.version) is not None:
+        return False
+    log.warning("keeper.unowned_removed path=%s", path)
+    return True
+
+
 async def remove_ephemeral_if_content_matches(keeper: Keeper, path: str, data: bytes) -> None:
     """Clear the way for an ephemeral node: what a session of one's own left behind is removed at once.
 
-    So is a node that no session owns, as a copy of Keeper's tree makes it of an ephemeral one: it would
-    never go. A node with another value is somebody else's: wait for it at most three session timeouts, then
-    raise Busy. (ClickHouse's deleteEphemeralNodeIfContentMatches.)
+    So is one that no session owns (`remove_unowned`). A node with another value is somebody else's: wait for
+    it at most three session timeouts, then raise Busy. (ClickHouse's deleteEphemeralNodeIfContentMatches.)
     """
+    if await remove_unowned(keeper, path):
+        return
     try:
         node = await keeper.get(path)
     except NoNode:
         return
-    if node.data == data or not node.stat.ephemeral_owner:
+    if node.data == data:
         await try_remove(keeper, path, version=node.stat.version)
         return
     patience_s = 3 * keeper.session_timeout_s

@@ -45,8 +45,8 @@ from engine.errors import (
     OperationTimeout,
     SqlError,
 )
-from engine.keeper.base import Check, Create, CreateMode, Keeper, Op, Remove, SetData
-from engine.keeper.recipes import remove_recursive, try_remove, wait_until_gone
+from engine.keeper.base import NO_SESSION, Check, Create, CreateMode, Keeper, Op, Remove, SetData
+from engine.keeper.recipes import remove_recursive, remove_unowned, try_remove, wait_until_gone
 from engine.replication.paths import ReplicaPaths, TablePaths
 
 log = logging.getLogger(__name__)
@@ -224,6 +224,8 @@ async def finish_dropping(keeper: Keeper, paths: TablePaths) -> bool:
     except NoNode:
         return await keeper.exists(paths.root) is None
     except NodeExists:
+        if await remove_unowned(keeper, paths.dropped_lock):
+            return await finish_dropping(keeper, paths)
         stat = await keeper.exists(paths.dropped_lock)
         if stat is None or stat.ephemeral_owner != keeper.session_id:
             return True
@@ -243,7 +245,7 @@ async def wait_until_dropped(keeper: Keeper, paths: TablePaths, *, timeout_s: fl
         if await keeper.exists(paths.dropped) is None:
             return
         stat = await keeper.exists(paths.dropped_lock)
-        if stat is not None and stat.ephemeral_owner != keeper.session_id:
+        if stat is not None and stat.ephemeral_owner not in (NO_SESSION, keeper.session_id):
             try:
                 async with asyncio.timeout(timeout_s):
                     await wait_until_gone(keeper, paths.dropped_lock)

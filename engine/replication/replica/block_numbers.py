@@ -400,19 +400,20 @@ async def committing(
 
 
 async def _with_living_holder(keeper: Keeper, paths: TablePaths, locks: Sequence[str]) -> Sequence[bool]:
-    """Servers before 22.11 make two ephemeral nodes; a lock whose holder in `temp` is gone is abandoned."""
+    """A lock of no session is a copy's; one of servers before 22.11 is as alive as its holder in `temp`."""
     holders: list[str] = []
     for node in await keeper.get_many(locks):
         data = "" if isinstance(node, KeeperAnswer) else node.data.decode("utf-8", "replace")
-        is_gone = isinstance(node, KeeperAnswer)
         is_old = data.startswith(f"{paths.temp}/") and data not in (
             paths.insert_lock_holder,
             paths.other_lock_holder,
         )
+        is_gone = isinstance(node, KeeperAnswer) or not (is_old or node.stat.ephemeral_owner)
         holders.append("gone" if is_gone else data if is_old else "")
     to_ask = sorted({holder for holder in holders if holder not in ("", "gone")})
     stats = dict(zip(to_ask, await keeper.exists_many(to_ask), strict=True))
-    return [holder != "gone" and (not holder or stats[holder] is not None) for holder in holders]
+    living = {holder for holder, stat in stats.items() if stat is not None and stat.ephemeral_owner}
+    return [holder == "" or holder in living for holder in holders]
 
 
 async def cancel_committing(keeper: Keeper, paths: TablePaths, partition_id: str, *, below: int) -> int:

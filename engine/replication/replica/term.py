@@ -43,7 +43,7 @@ from engine.errors import (
 )
 from engine.keeper.base import Create, CreateMode, Keeper, SetData
 from engine.keeper.recipes import Signal as WatchSignal
-from engine.keeper.recipes import try_remove
+from engine.keeper.recipes import remove_unowned, try_remove
 from engine.replication.commands.create import complete_table
 from engine.replication.commands.restore import give_up_restoring
 from engine.replication.creation import NewReplica
@@ -256,9 +256,10 @@ async def become_active(ctx: ReplicaContext, keeper: Keeper) -> None:
             if node.stat.ephemeral_owner == keeper.session_id:
                 await keeper.set(ctx.me.host, ctx.host.to_bytes())
                 return
-            if node.data != identity or await _is_elsewhere(ctx, keeper):
-                break
-            await try_remove(keeper, ctx.me.is_active, version=node.stat.version)
+            if not await remove_unowned(keeper, ctx.me.is_active):
+                if node.data != identity or await _is_elsewhere(ctx, keeper):
+                    break
+                await try_remove(keeper, ctx.me.is_active, version=node.stat.version)
         try:
             await keeper.multi(
                 [

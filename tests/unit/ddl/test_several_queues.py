@@ -11,6 +11,7 @@ from engine.ddl.client import DDLQueueClient
 from engine.ddl.initiator import prepare
 from engine.ddl.own_sessions import OwnSessions
 from engine.errors import NoNode
+from engine.keeper.recipes import create_ancestors
 from tests.unit.ddl.support import PATHS, QUEUE, Bench, host, run
 
 CREATE = "CREATE TABLE d.t ON CLUSTER c (a Int8) ENGINE = Memory"
@@ -83,3 +84,17 @@ def test_each_queue_executes_its_own_entries() -> None:
         assert [len(bench.databases[name].effects) for name in ("first", "second")] == [1, 1]
 
     run(main, "a")
+
+
+def test_a_mark_that_no_session_owns_is_replaced() -> None:
+    """Of a copy of Keeper's tree, in which the name was another server's."""
+
+    async def main(bench: Bench) -> None:
+        keeper = await bench.keeper()
+        await create_ancestors(keeper, ACTIVE)
+        await keeper.create(ACTIVE, b"another server")
+        start(bench)
+        await bench.env.sleep(5)
+        assert await owner(bench)
+
+    run(main)

@@ -105,6 +105,19 @@ def test_the_shard_waits_for_a_replica_that_holds_the_lock_and_goes_on_when_it_i
     run(main)
 
 
+def test_a_lock_that_no_session_owns_holds_the_shard_up_no_longer() -> None:
+    """Of a copy of Keeper's tree, made by another tool."""
+
+    async def main(bench: Bench) -> None:
+        entry, other = await begun_by_a_foreign_server(bench)
+        await other.create(PATHS.shard(entry, "a:9000,b:9000", "lock"), b"b:9000")
+        bench.start("a")
+        await bench.env.sleep(1)
+        assert await status_on(bench, entry, "a") == ExecutionStatus()
+
+    run(main)
+
+
 def test_a_foreign_replica_that_executed_is_believed() -> None:
     async def main(bench: Bench) -> None:
         entry, _ = await begun_by_a_foreign_server(bench, executed=b"b:9000")

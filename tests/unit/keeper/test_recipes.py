@@ -33,6 +33,7 @@ from engine.keeper.recipes import (
     create_or_update,
     remove_ephemeral_if_content_matches,
     remove_recursive,
+    remove_unowned,
     try_remove,
     wait_for_children,
     wait_for_value,
@@ -316,6 +317,23 @@ async def test_a_node_that_no_session_owns_is_removed_at_once(env, server, alice
     await remove_ephemeral_if_content_matches(bob, "/active", b"host2")
     assert await bob.exists("/active") is None
     assert env.monotonic_s() == started_s
+
+
+@simulated
+async def test_a_real_node_in_the_place_of_one_that_no_session_owns_stays(env, server, alice, bob):
+    # 1. Two look at the same node. 2. One removes it and makes a real one. 3. The other would remove it.
+    await alice.create("/lock", b"copied")
+    set_by_bob = bob.set
+
+    async def late(path, data, *, version):
+        assert await remove_unowned(alice, path)
+        await alice.create(path, data, mode=CreateMode.EPHEMERAL)
+        return await set_by_bob(path, data, version=version)
+
+    bob.set = late
+    assert not await remove_unowned(bob, "/lock")
+    assert (await alice.exists("/lock")).ephemeral_owner == alice.session_id
+    assert not await remove_unowned(bob, "/absent")
 
 
 @simulated

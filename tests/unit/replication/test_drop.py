@@ -287,6 +287,20 @@ def test_a_table_that_another_session_goes_on_removing_is_not_said_to_be_gone() 
     run(main)
 
 
+def test_a_table_whose_removal_no_session_goes_on_with_is_removed() -> None:
+    """Of a copy of Keeper's tree that was made while a table was dropped."""
+
+    async def main(bench: Bench) -> None:
+        keeper = await bench.keeper()
+        for path in (PATHS.log, PATHS.dropped_lock):
+            await create_ancestors(keeper, path)
+            await keeper.create(path)
+        await wait_until_dropped(keeper, PATHS, timeout_s=0)
+        assert not bench.has(PATHS.root)
+
+    run(main)
+
+
 def test_a_replica_that_becomes_active_while_it_is_dropped_as_dead_is_kept_or_never_active() -> None:
     for seed in range(30):
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from engine.errors import Code, SqlError
-from engine.keeper import Create, SetData
+from engine.keeper import Create, CreateMode, SetData
 from engine.replication.block_id import BlockId
 from engine.replication.commands.insert import Inserter, InsertOptions
 from engine.replication.part_header import PartHeader
@@ -340,10 +340,26 @@ def test_an_old_servers_lock_counts_while_its_holder_lives() -> None:
         keeper = await bench.keeper()
         await allocate(replica.ctx, "p")
         holder = f"{PATHS.temp}/abandonable_lock-0000000001"
-        await keeper.create(holder)
+        await keeper.create(holder, mode=CreateMode.EPHEMERAL)
         await keeper.create(f"{PATHS.block_numbers}/p/block-0000000007", holder.encode())
         assert await committing(replica.ctx) == {"p": {0, 7}}
         await keeper.remove(holder)
+        assert await committing(replica.ctx) == {"p": {0}}
+
+    run(main)
+
+
+def test_a_number_that_no_session_holds_keeps_no_parts_apart() -> None:
+    """Of a copy of Keeper's tree: merges and mutations across the number would wait for good."""
+
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica()
+        keeper = await bench.keeper()
+        await allocate(replica.ctx, "p")
+        await keeper.create(f"{PATHS.block_numbers}/p/block-0000000007", PATHS.insert_lock_holder.encode())
+        holder = f"{PATHS.temp}/abandonable_lock-0000000001"
+        await keeper.create(holder)
+        await keeper.create(f"{PATHS.block_numbers}/p/block-0000000008", holder.encode())
         assert await committing(replica.ctx) == {"p": {0}}
 
     run(main)

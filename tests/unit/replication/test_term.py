@@ -100,6 +100,18 @@ async def test_of_a_server_and_one_with_a_copy_of_its_data_directory_one_is_acti
 
 
 @simulated
+async def test_an_is_active_that_no_session_owns_keeps_nobody_out(bench: Bench) -> None:
+    """Of a copy of Keeper's tree, in which the replica was another server's."""
+    (one,) = await bench.cluster(1)
+    await bench.crash(one)
+    await bench.env.sleep(SESSION_TIMEOUT_S)
+    await bench.admin.create(one.ctx.me.is_active, b"another server")
+    again = await bench.start("r1", one.disk, is_awaited=False)
+    await bench.until(lambda: not again.ctx.is_readonly, timeout_s=SESSION_TIMEOUT_S)
+    assert (await bench.admin.get(one.ctx.me.is_active)).stat.ephemeral_owner
+
+
+@simulated
 async def test_a_replica_whose_is_active_is_removed_by_somebody_activates_anew(bench: Bench) -> None:
     (one,) = await bench.cluster(1)
     again = asyncio.ensure_future(one.ctx.term_began.wait())
