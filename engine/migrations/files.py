@@ -31,6 +31,7 @@ from pathlib import Path
 from engine.ddl.text import storable
 from engine.errors import Code, SqlError
 from engine.migrations.errors import MigrationFilesError, Problem
+from engine.migrations.no_op import is_no_op
 from engine.migrations.options import Options, Scope, merged, parse_comment
 from engine.sql.tokens import Token, TokenKind, scan, tokenize
 
@@ -279,7 +280,9 @@ def parse_script(text: str, path: Path, direction: Direction) -> tuple[Script | 
 
     def end_statement() -> None:
         significant = [token for token in current if token.is_significant]
-        if significant:
+        if is_no_op(significant):
+            next_options.clear()
+        elif significant:
             first, last = significant[0], significant[-1]
             inside = [token for token in current if first.start <= token.start <= last.start]
             statements.append(

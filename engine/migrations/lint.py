@@ -239,7 +239,11 @@ def _migration(migration: Migration) -> list[Finding]:
     findings = []
     path = str(up.path)
     if not up.statements:
-        findings.append(Finding(path, 0, "empty-migration", "there is no statement in this file"))
+        message = (
+            "there is no statement in this file. If that is meant, say so in it: "
+            '-- oncluster: allow=empty-migration reason="…"'
+        )
+        findings.append(Finding(path, 0, "empty-migration", message))
     if down is None:
         findings.append(Finding(path, 0, "missing-down", "there is no down file: this cannot be rolled back"))
     else:

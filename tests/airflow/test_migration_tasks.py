@@ -287,7 +287,7 @@ def test_a_file_that_changed_while_the_run_is_under_way_is_refused(folder: Path,
 
 
 @pytest.mark.parametrize(
-    "files", [{}, {"0002_create_orders.up.sql": "SELECT 1; SELECT 2;"}], ids=["gone", "longer"]
+    "files", [{}, {"0002_create_orders.up.sql": "SELECT a; SELECT b;"}], ids=["gone", "longer"]
 )
 def test_a_run_is_closed_and_gives_its_lock_back_though_a_file_of_it_is_not_what_it_was(
     folder: Path, hosts: Any, tmp_path: Path, files: dict[str, str]

@@ -70,6 +70,19 @@ def problems_of(tmp_path: Path, files: dict[str, str | bytes]) -> list[tuple[str
     return [(Path(problem.path).name, problem.line, problem.rule) for problem in problems]
 
 
+@pytest.mark.parametrize("nothing", ["SELECT 1", "select 'cannot be undone' as why", "SELECT NULL"])
+def test_a_select_of_a_literal_is_no_statement_and_takes_its_options_with_it(nothing: str) -> None:
+    """Other tools' migrations do nothing this way."""
+    assert script(f"-- nothing\n{nothing};").statements == ()
+    [statement] = script(f'-- oncluster-next: allow=destructive reason="x"\n{nothing};\n{CREATE}').statements
+    assert (statement.sql, statement.line, statement.options.allows("destructive")) == (CREATE, 3, None)
+
+
+@pytest.mark.parametrize("check", ["SELECT x", "SELECT 1 FROM d.t", "SELECT throwIf(1)", "SELECT 1 + 1"])
+def test_any_other_select_may_be_a_check_and_stays(check: str) -> None:
+    assert [statement.sql for statement in script(check).statements] == [check]
+
+
 # --- names ------------------------------------------------------------------------------------------------
 
 
@@ -284,10 +297,10 @@ def test_a_file_s_checksum_does_not_depend_on_the_editor(
 def test_options_of_the_file_hold_for_every_statement_and_those_of_the_next_statement_go_before() -> None:
     parsed = script(
         "-- oncluster: timeout=5m output_mode=none_only_active database=d\n"
-        "SELECT 1;\n"
+        "SELECT a;\n"
         "-- oncluster-next: timeout=0 setting.mutations_sync=2\n"
         '-- oncluster-next: allow=destructive,secret reason="it\'s a \\"test\\""\n'
-        "SELECT 2;\nSELECT 3"
+        "SELECT b;\nSELECT c"
     )
     first, second, third = (statement.options for statement in parsed.statements)
     assert (first.timeout_s, first.output_mode, first.database) == (300, OutputMode.NONE_ONLY_ACTIVE, "d")
@@ -330,7 +343,7 @@ def test_an_ordinary_comment_is_no_directive() -> None:
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("SELECT 1;\n-- oncluster: timeout=3\nSELECT 2", 2),
+        ("SELECT a;\n-- oncluster: timeout=3\nSELECT b", 2),
         ("SELECT\n-- oncluster-next: timeout=3\n1", 2),
         ("SELECT 1;\n-- oncluster-next: timeout=3\n", 3),
     ],

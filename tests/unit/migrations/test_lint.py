@@ -77,7 +77,7 @@ async def test_a_good_migration_is_clean(tmp_path: Path) -> None:
         ("ALTER TABLE d.x UPDATE a = 1 WHERE 1", "rewrites-data"),
         ("ALTER TABLE d.x MODIFY COLUMN a UInt64", "rewrites-data"),
         ("INSERT INTO d.x SELECT 1", "data-statement"),
-        ("SELECT 1", "data-statement"),
+        ("SELECT 1 FROM d.t", "data-statement"),
         (f"ALTER TABLE d.x COMMENT COLUMN a '{'x' * 262144}'", "too-long"),
         ("-- oncluster: setting.max_query_size=20\n" + GOOD, "too-long"),
         ("ALTER TABLE d.x ATTACH PARTITION 1", "not-on-cluster"),
@@ -105,6 +105,7 @@ async def test_a_good_migration_is_clean(tmp_path: Path) -> None:
         (f"{TABLE} Distributed('shopp', d, t, rand())", "distributed-cluster"),
         ("CREATE USER IF NOT EXISTS u IDENTIFIED BY 'hunter2'", "secret"),
         ("-- nothing yet", "empty-migration"),
+        ("SELECT 1;", "empty-migration"),
         ('-- oncluster: allow=everything reason="x"\n' + GOOD, "unknown-rule"),
         (GOOD + "\n-- oncluster-next: cluster=other\nCREATE DATABASE IF NOT EXISTS e", "mixed-clusters"),
     ],
@@ -130,7 +131,7 @@ async def test_a_finding_names_the_statement_as_it_was_read(tmp_path: Path, up: 
 async def test_a_down_file_alone_is_told_and_may_say_why_and_its_statements_are_judged(
     tmp_path: Path,
 ) -> None:
-    files = {"1_a.up.sql": GOOD, "1_a.down.sql": GOOD_DOWN, "3_c.down.sql": "\nSELECT 1"}
+    files = {"1_a.up.sql": GOOD, "1_a.down.sql": GOOD_DOWN, "3_c.down.sql": "\nSELECT x"}
     found = await report(tmp_path, files)
     assert standing(found) == [
         ("missing-up", "3_c.down.sql", 0),
