@@ -167,14 +167,13 @@ async def lint(
                 continue
             findings += _script(script, surroundings)
             for statement in script.statements:
-                found = [
-                    _of(script, statement, note) for note in check_statement(script, statement, surroundings)
-                ]
-                found += [_of(script, statement, note) for note in check_database(statement, replicated)]
+                found = [] if validator is None else await _parsed(script, statement, validator)
+                is_sql = not found
+                notes = [*check_statement(script, statement, surroundings, is_sql=is_sql)]
+                notes += check_database(statement, replicated)
                 if script.direction is Direction.UP:
-                    found += [_of(script, statement, note) for note in paths.follow(statement)]
-                if validator is not None:
-                    found += await _parsed(script, statement, validator)
+                    notes += paths.follow(statement)
+                found += [_of(script, statement, note) for note in notes]
                 findings += [_silenced(finding, statement.options) for finding in found]
     return LintReport(tuple(sorted(set(findings))))
 

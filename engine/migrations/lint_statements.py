@@ -55,13 +55,17 @@ _PARTS_OF_A_TABLE = frozenset({"COLUMN", "INDEX", "PROJECTION", "CONSTRAINT", "S
 _GUARDED_BY = {"ADD": "IF NOT EXISTS", "DROP": "IF EXISTS", "CLEAR": "IF EXISTS", "RENAME": "IF EXISTS"}
 
 
-def check_statement(script: Script, statement: ScriptStatement, surroundings: Surroundings) -> list[Note]:
-    """Everything there is to say about the statement, silenced or not."""
+def check_statement(
+    script: Script, statement: ScriptStatement, surroundings: Surroundings, *, is_sql: bool = True
+) -> list[Note]:
+    """Everything there is to say about the statement, silenced or not. Of what ClickHouse's parser does not
+    take for SQL nobody knows whether it goes ON CLUSTER."""
     parsed = parse_statement(statement.sql)
     words = [token for token in tokenize(statement.sql) if token.is_significant]
     notes: list[Note] = []
     notes += _cluster(statement, parsed, surroundings)
-    notes += _support(parsed)
+    if is_sql:
+        notes += _support(parsed)
     notes += _length(statement)
     if script.direction is Direction.UP and parsed.is_destructive:
         notes.append(("destructive", f"{_what(parsed)} loses what is there", 0))

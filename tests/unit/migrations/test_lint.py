@@ -279,17 +279,19 @@ async def test_problems_of_files_are_findings_too(tmp_path: Path) -> None:
 async def test_what_the_real_parser_refuses_is_a_finding_at_its_statement(tmp_path: Path) -> None:
     folder = tmp_path / "shop"
     folder.mkdir()
-    (folder / "1_a.up.sql").write_text(f"{GOOD}\nCREATE TABLE IF NOT EXISTS d.t (;")
+    (folder / "1_a.up.sql").write_text(f"{GOOD}\nCREATE TABLE IF NOT EXISTS d.t (;\nDROP TABLE ?DB.x")
 
     async def parser(sql: str) -> None:
         if "(;" in f"{sql};":
             raise SqlError(62, "Syntax error: failed at position 33 (USERR): USERR u IDENTIFIED BY 'hunter2'")
+        if "?DB" in sql:
+            raise SqlError(62, "Syntax error: failed at position 12 (?)")
 
     migrations, problems = read_folder(folder)
     found = await lint(
         migrations, problems, Surroundings("shop", topology(), DistributedDdl()), validator=parser
     )
-    assert [(f.line, f.code) for f in found.errors] == [(2, 62)]
+    assert [(f.line, f.rule) for f in found.errors] == [(2, "syntax"), (3, "syntax")]
     assert "USERR u IDENTIFIED [HIDDEN]" in found.errors[0].message
     assert "hunter2" not in found.errors[0].message
 
