@@ -359,15 +359,6 @@ class _Stage:
             **self.functions,
         }
 
-    async def _judge(self, sql: str, settings: Mapping[str, str]) -> None:
-        """Raises SqlError for what is wrong with it, wherever its cluster and its storage policy are."""
-        try:
-            if sql:
-                await self.scratch.execute(sql, settings=settings)
-        except SqlError as error:
-            if error.code not in (Code.CLUSTER_DOESNT_EXIST, Code.UNKNOWN_POLICY):
-                raise
-
     async def _execute(self, sql: str, *, settings: Mapping[str, str]) -> None:
         if "FUNCTION" in sql.upper():
             self.functions = None
@@ -409,7 +400,6 @@ class _Stage:
                 settings = {setting.name: setting.value for setting in entry.settings}
                 if wanted.far_engine:
                     await self.engines.require(wanted.far_engine)
-                await self._judge(wanted.judged, settings)
                 await self._execute(wanted.sql, settings=settings)
                 return RehearsalState.OK, code, error, note
         except ReplyLost as lost:

@@ -8,15 +8,15 @@ storage policies, which are the servers', become the default ones.
 ON CLUSTER goes. A replicated engine becomes its plain family, without the arguments for Keeper. What has no
 counterpart in one process, such as SYSTEM or users, is not rehearsed and says why.
 
-What a Distributed table is made of (its sharding key, arguments and settings) chDB judges as a host does, and
-before it looks for the cluster: so it is asked for the same table over a cluster that there is not.
+A Distributed table is made over the scratch's cluster, which nobody reaches: what it is made of (its sharding
+key, arguments and settings), and every ALTER of it, chDB judges as a host does.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from engine.names import quote_string
 from engine.sql import (
@@ -30,6 +30,7 @@ from engine.sql import (
     without_on_cluster,
 )
 from engine.sql.edit import Edit, apply_edits
+from engine.storage.scratch import UNREACHABLE_CLUSTER
 
 _REPLICATED = re.compile(r"(?:Replicated|Shared)(\w*MergeTree)\Z")
 _HERE = re.compile(
@@ -49,20 +50,17 @@ _ELSEWHERE = frozenset(
 )
 _BEHIND_ENGINES = frozenset({"AS", "EMPTY", "CLONE", "COMMENT"})
 _STORAGE = frozenset({"storage_policy", "disk"})
-_NO_CLUSTER = "none of a rehearsal"
 
 
 @dataclass(frozen=True, slots=True)
 class Rehearsable:
     """`sql` to run, or None and the reason in `note`. With both, `note` says what was replaced.
 
-    `judged` goes before `sql` and makes nothing: where nothing is wrong with it the answer is that there is
-    no such cluster (701). `far_engine` was replaced by Null (`rehearse_engines`).
+    `far_engine` was replaced by Null (`rehearse_engines`).
     """
 
     sql: str | None
     note: str = ""
-    judged: str = ""
     far_engine: str = ""
 
 
@@ -89,9 +87,12 @@ def for_rehearsal(sql: str) -> Rehearsable:
     if engine == "Replicated":
         return Rehearsable(_drop_engine(plain, engine), "Replicated database as the default engine")
     if engine and not _HERE.match(engine):
-        far = _without_far_engine(plain, engine)
-        is_judged = far.sql is not None and engine == "Distributed"
-        return replace(far, judged=_over_no_cluster(plain)) if is_judged else far
+        if not _says_columns(plain, engine):
+            return Rehearsable(None, f"{engine} takes its columns from another server")
+        if engine == "Distributed":
+            return Rehearsable(_over_the_scratch_s_cluster(plain), "Distributed over a cluster without hosts")
+        null = _replace_engine(plain, engine, "Null", drops_all=True)
+        return Rehearsable(null, f"{engine} as Null: its columns are rehearsed", far_engine=engine)
     return Rehearsable(plain)
 
 
@@ -140,34 +141,37 @@ def _on_the_default_disk(sql: str) -> Iterator[Edit]:
 
 def _outermost(sql: str) -> Iterator[Token]:
     """The significant tokens that stand in no brackets, and the brackets."""
+    return _outermost_of(tokenize(sql))
+
+
+def _outermost_of(tokens: Iterable[Token]) -> Iterator[Token]:
     depth = 0
-    for token in tokenize(sql):
+    for token in tokens:
         depth -= token.text == ")"
         if token.is_significant and not depth:
             yield token
         depth += token.text == "("
 
 
-def _without_far_engine(sql: str, engine: str) -> Rehearsable:
+def _says_columns(sql: str, engine: str) -> bool:
     words = [token.text.upper() for token in tokenize(sql) if token.is_significant]
     before_engine = words[: words.index(engine.upper())]
-    if "(" not in before_engine and "AS" not in before_engine:
-        return Rehearsable(None, f"{engine} takes its columns from another server")
-    return Rehearsable(
-        _replace_engine(sql, engine, "Null", drops_all=True),
-        f"{engine} as Null: its columns are rehearsed",
-        far_engine=engine,
-    )
+    return "(" in before_engine or "AS" in before_engine
 
 
-def _over_no_cluster(sql: str) -> str:
-    """A Distributed table over no cluster, whatever macros its name is made of."""
+def _over_the_scratch_s_cluster(sql: str) -> str:
+    """A Distributed table without its own cluster, whatever its name is made of, and storage policy."""
     tokens = tokenize(sql)
     at = _engine_at(tokens, "Distributed")
     words = [token for token in tokens[at:] if token.is_significant] if at is not None else []
-    if len(words) < 4 or words[1].text != "(" or words[3].text != ",":
+    if len(words) < 3 or words[1].text != "(":
         return sql
-    return apply_edits(sql, [Edit(words[2].start, words[2].end, quote_string(_NO_CLUSTER))])
+    commas = [word for word in _outermost_of(words[2 : _closing(words)]) if word.text == ","]
+    ends = [*commas, words[_closing(words)]]
+    edits = [Edit(words[2].start, ends[0].start, quote_string(UNREACHABLE_CLUSTER))]
+    if len(ends) > 4:
+        edits.append(Edit(commas[3].end, ends[4].start, " 'default'"))
+    return apply_edits(sql, edits)
 
 
 def _replace_engine(

@@ -73,6 +73,8 @@ class ChdbSettings:
     file_access: bool = False
     graphite: Sequence[str] = ()
     """Sections of rollup rules, as XML."""
+    unreachable_cluster: str = ""
+    """The name of a cluster of one host that nobody reaches, for what has to be over one."""
     constraints: Mapping[str, Mapping[str, Constraint]] = field(default_factory=dict)
     """What profiles of users let nobody change, by profile."""
 
@@ -144,6 +146,7 @@ def _server(own: Path, settings: ChdbSettings) -> str:
         if _ELEMENT.match(name)
     )
     graphite = "".join(f"  {section}\n" for section in settings.graphite)
+    clusters = _unreachable(settings.unreachable_cluster) if settings.unreachable_cluster else ""
     fsync = int(settings.fsync)
     return f"""\
 <clickhouse>
@@ -172,8 +175,14 @@ def _server(own: Path, settings: ChdbSettings) -> str:
   <tables_loader_foreground_pool_size>2</tables_loader_foreground_pool_size>
   <tables_loader_background_pool_size>1</tables_loader_background_pool_size>
   <mark_cache_size>134217728</mark_cache_size>
-{graphite}</clickhouse>
+{graphite}{clusters}</clickhouse>
 """
+
+
+def _unreachable(cluster: str) -> str:
+    """Nobody listens at port 1: a connection is refused at once, and no name is looked up."""
+    replica = "<replica><host>127.0.0.1</host><port>1</port></replica>"
+    return f"  <remote_servers><{cluster}><shard>{replica}</shard></{cluster}></remote_servers>\n"
 
 
 def _users(settings: ChdbSettings) -> str:

@@ -23,6 +23,8 @@ from engine.names import quote_string
 from engine.sql import parse_statement
 from engine.storage.guard import check_settings, check_statement
 
+UNREACHABLE_CLUSTER = "cluster_of_a_scratch"
+"""The only one: what has to be over a cluster can be made over it, and reads nothing."""
 _LIMIT_BYTES = 64 << 20
 _SCOPE = ": In scope SELECT formatQuerySingleLine("
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
@@ -54,7 +56,12 @@ class ScratchChdb:
                 start_new_session=True,  # some statements signal their whole process group
             )
             await self._ask(
-                {"path": str(self._directory / "data"), "macros": self._macros, "graphite": self._graphite}
+                {
+                    "path": str(self._directory / "data"),
+                    "macros": self._macros,
+                    "graphite": self._graphite,
+                    "cluster": UNREACHABLE_CLUSTER,
+                }
             )
         except BaseException:  # also a cancellation: the process must not be left running
             await self.close()

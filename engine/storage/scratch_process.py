@@ -21,13 +21,18 @@ _SETTINGS = {
     "implicit_select": "0",
     "fsync_metadata": "0",
     "allow_replace_partition_from_empty_source": "1",  # there are no rows here
+    "skip_unavailable_shards": "1",  # nor on the only cluster
 }
 
 
 def _open(chdb: Any, question: dict[str, Any]) -> Any:
     chdb.set_signal_handlers_enabled(False)
     settings = ChdbSettings(
-        display_name="scratch", macros=question["macros"], fsync=False, graphite=question["graphite"]
+        display_name="scratch",
+        macros=question["macros"],
+        fsync=False,
+        graphite=question["graphite"],
+        unreachable_cluster=question["cluster"],
     )
     path = Path(question["path"])
     path.mkdir(parents=True, exist_ok=True)
