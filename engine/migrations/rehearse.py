@@ -23,10 +23,9 @@ from __future__ import annotations
 
 import enum
 import logging
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from engine.ddl.initiator import without_token
 from engine.env import Env
@@ -34,10 +33,10 @@ from engine.errors import Code, Refused, ReplyLost, SqlError
 from engine.migrations.files import Direction, Migration, MigrationSet, Script, ScriptStatement
 from engine.migrations.model import RunRequest
 from engine.migrations.rehearse_compare import changes, means_the_same
+from engine.migrations.rehearse_definitions import Definitions, Named
 from engine.migrations.rehearse_engines import Rows, TableEngines
 from engine.migrations.rehearse_text import for_rehearsal
 from engine.migrations.statements import Surroundings
-from engine.names import TableName, quote_identifier
 from engine.sql import literal_value, parse_statement, redact, redact_prose, tokenize
 from engine.sql.lenient import LENIENT
 
@@ -64,8 +63,6 @@ _NOT_HERE = frozenset(
         Code.CANNOT_EXTRACT_TABLE_STRUCTURE,
     }
 )
-_PRIMARY_KEY_SAID = re.compile(r" PRIMARY KEY (.+) ORDER BY \1(?= |$)")
-"""As it is when a key was longer for a while; it says nothing."""
 _MISSING = frozenset({Code.UNKNOWN_TABLE, Code.UNKNOWN_DATABASE})
 
 
@@ -161,27 +158,6 @@ class Difference:
         }
 
 
-class Named(NamedTuple):
-    """Something that has a definition; `kind` is `database`, `table` (anything in one) or `function`."""
-
-    kind: str
-    name: str
-    database: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.database}.{self.name}" if self.database else f"{self.kind} {self.name}"
-
-    def dropped(self, text: str) -> str:
-        name = TableName(self.database, self.name).quoted if self.database else quote_identifier(self.name)
-        is_dictionary = text.startswith("CREATE DICTIONARY")
-        return f"DROP {'DICTIONARY' if is_dictionary else self.kind.upper()} {name}"
-
-    def created(self, text: str) -> str:
-        """By its definition; of a database that is its engine."""
-        made = f"CREATE DATABASE {quote_identifier(self.name)} ENGINE = {text}"
-        return made if self.kind == "database" else text
-
-
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
     statements: tuple[RehearsedStatement, ...]
@@ -226,7 +202,7 @@ async def rehearse(
 
     `scratch` is empty at the start. A statement that cannot be sent at all fails here, too.
     """
-    stage = _Stage(surroundings, request, scratch, env, TableEngines(scratch))
+    stage = _Stage(surroundings, request, scratch, env, TableEngines(scratch), Definitions(scratch))
     target = request.target if request.direction is Direction.UP else None
     chosen = [
         migration
@@ -247,13 +223,13 @@ async def rehearse(
 
 async def _perform(stage: _Stage, chosen: Sequence[Migration]) -> None:
     performed: list[Migration] = []
-    empty = await stage.definitions()
+    empty = await stage.definitions.read()
     for migration in chosen:
-        before = await stage.definitions()
+        before = await stage.definitions.read()
         if not await stage.play(migration, Phase.UP):
             break
         performed.append(migration)
-        after = await stage.definitions()
+        after = await stage.definitions.read()
         if _may_be_repeated(migration):
             if not await stage.play(migration, Phase.UP_AGAIN):
                 await stage.put_back(after)
@@ -297,13 +273,11 @@ class _Stage:
     scratch: Scratch
     env: Env
     engines: TableEngines
+    definitions: Definitions
     played: list[RehearsedStatement] = field(default_factory=list)
     differences: list[Difference] = field(default_factory=list)
     unrehearsed: set[str] = field(default_factory=lambda: {"system"})
     """Names of tables and databases that are not there because of that. A server has more system tables."""
-    functions: Mapping[Named, str] | None = None
-    """As they were seen; None behind a statement that may have changed them. chDB goes through all of its own
-    to find them, which takes longer than a statement of a migration."""
 
     async def play(self, migration: Migration, phase: Phase) -> bool:
         """Whether every statement succeeded; the first that does not ends the phase."""
@@ -317,7 +291,7 @@ class _Stage:
         return True
 
     async def compare(self, migration: Migration, phase: Phase, *, expected: Mapping[Named, str]) -> None:
-        found = await self.definitions()
+        found = await self.definitions.read()
         for name in sorted(expected.keys() | found.keys()):
             if not means_the_same(expected.get(name), found.get(name)):
                 self.differences.append(
@@ -327,7 +301,7 @@ class _Stage:
     async def put_back(self, wanted: Mapping[Named, str]) -> None:
         """Remove what is not among `wanted`, and make what is gone. What differs stays, and what cannot be
         put back, for the comparison to find."""
-        found = await self.definitions()
+        found = await self.definitions.read()
         statements = [name.dropped(text) for name, text in found.items() if name not in wanted]
         statements += [name.created(text) for name, text in wanted.items() if name not in found]
         for sql in statements:
@@ -336,32 +310,8 @@ class _Stage:
             except SqlError as error:
                 logger.info("rehearsal.not_put_back sql=%s error=%s", redact(sql), redact_prose(str(error)))
 
-    async def definitions(self) -> dict[Named, str]:
-        """Every database, table, dictionary and function, with the text that makes it. A table within a view
-        is the view's."""
-        tables = await self.scratch.rows(
-            "SELECT database, name, create_table_query FROM system.tables WHERE database NOT IN "
-            "('system', 'INFORMATION_SCHEMA', 'information_schema') AND NOT is_temporary "
-            r"AND name NOT LIKE '.inner%'"
-        )
-        databases = await self.scratch.rows("SELECT name, engine FROM system.databases")
-        if self.functions is None:
-            functions = await self.scratch.rows(
-                "SELECT name, create_query FROM system.functions WHERE origin = 'SQLUserDefined'"
-            )
-            self.functions = {Named("function", name): query for name, query in functions}
-        return {
-            **{Named("database", name): engine for name, engine in databases},
-            **{
-                Named("table", name, database): _PRIMARY_KEY_SAID.sub(r" ORDER BY \1", query)
-                for database, name, query in tables
-            },
-            **self.functions,
-        }
-
     async def _execute(self, sql: str, *, settings: Mapping[str, str]) -> None:
-        if "FUNCTION" in sql.upper():
-            self.functions = None
+        self.definitions.note(sql)
         await self.scratch.execute(sql, settings=settings)
 
     async def _statement(

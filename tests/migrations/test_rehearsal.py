@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from engine.migrations.files import load_folder, read_folder
 from engine.migrations.lint import lint
 from engine.migrations.model import RunRequest
 from engine.migrations.rehearse import Phase, Rehearsal, rehearse
+from engine.migrations.rehearse_definitions import Definitions
 from engine.migrations.rehearse_text import for_rehearsal
 from engine.migrations.statements import Surroundings
 from engine.storage.scratch import ScratchChdb
@@ -442,6 +444,35 @@ async def test_a_distributed_table_that_every_host_would_refuse_fails(tmp_path: 
             codes[case] = [failure.code for failure in result.failures]
     refused = {"nope": [47], "text": [53], "setting": [115], "many": [42], "modified": [53], "dropped": [47]}
     assert codes == {**refused, "fine": []}
+
+
+@pytest.mark.slow
+async def test_texts_of_definitions_are_read_again_where_a_statement_may_have_changed_them() -> None:
+    """Also of what it does not name: what an Alias stands for, what is in a database that is renamed."""
+    statements = [
+        "CREATE DATABASE a",
+        "CREATE DATABASE b",
+        "CREATE TABLE a.t (x Int8) ENGINE = Memory",
+        "CREATE TABLE b.t (y Int8) ENGINE = Memory",
+        "CREATE TABLE a.u (x Int8) ENGINE = Memory",
+        "ALTER TABLE a.t ADD COLUMN z Int8",
+        "RENAME DATABASE a TO c; RENAME DATABASE b TO a; RENAME DATABASE c TO b",
+        "RENAME TABLE b.t TO b.v, b.u TO b.t",
+        "DROP TABLE b.v",
+        "CREATE TABLE a.far ENGINE = Alias(a, t)",
+        "ALTER TABLE a.far ADD COLUMN w Int8",
+        "CREATE FUNCTION f AS (x) -> x",
+    ]
+    async with ScratchChdb() as scratch:
+        kept = Definitions(scratch)
+        seen = []
+        for together in statements:
+            for sql in together.split("; "):
+                kept.note(sql)
+                await scratch.execute(sql)
+            seen.append(await kept.read())
+            assert seen[-1] == await Definitions(scratch).read()
+    assert all(before != after for before, after in pairwise(seen))
 
 
 @pytest.mark.slow
