@@ -15,13 +15,14 @@ from aiohttp import web
 
 from engine.config.model import User
 from engine.env import Env
-from engine.errors import Code, OnclusterError, SqlError, disk_error
+from engine.errors import OnclusterError
 from engine.node.http.audience import Audience
 from engine.node.http.auth import authenticate, credentials_of
 from engine.node.http.body import QueryText, body_of, read_query
 from engine.node.http.constraints import Constraints
 from engine.node.http.encoding import choose_encoding
 from engine.node.http.external import ExternalTable, read_form
+from engine.node.http.failures import as_defect, as_exceptions, note_if_gone
 from engine.node.http.fixed_settings import with_fixed_settings
 from engine.node.http.native_answer import native_answer
 from engine.node.http.peer_limits import with_peer_limits
@@ -199,7 +200,7 @@ class HttpServer:
             return error_response(error, self._pool.version, headers=self._own_headers())
         except (ValueError, LookupError) as error:  # of what a client has sent, and nobody thought of
             log.exception("http.defect")
-            return error_response(_as_defect(error), self._pool.version, headers=self._own_headers())
+            return error_response(as_defect(error), self._pool.version, headers=self._own_headers())
         task = asyncio.current_task()
         assert task is not None
         mine = self._running.begin(query.query_id, user, task)
@@ -259,7 +260,7 @@ class HttpServer:
         task = asyncio.get_running_loop().create_task(answer())
         mine = self._running.begin(query_id, user, task)
         task.add_done_callback(lambda _: self._running.end(query_id, mine))
-        task.add_done_callback(partial(_note_if_gone, query_id))
+        task.add_done_callback(partial(note_if_gone, query_id))
         audience.waits_for(task)
         try:
             return await asyncio.shield(task)
@@ -276,23 +277,14 @@ class HttpServer:
         audience: Audience,
     ) -> web.StreamResponse:
         try:
-            if text.insert is None or text.rows is None:
-                return await self._run(asked, tables, sender, audience)
-            answer = await self._router.insert(asked, text.insert, text.rows)
-            return await sender.finish(await answer.finish())
+            with as_exceptions(asked.query_id):
+                if text.insert is None or text.rows is None:
+                    return await self._run(asked, tables, sender, audience)
+                answer = await self._router.insert(asked, text.insert, text.rows)
+                return await sender.finish(await answer.finish())
         except OnclusterError as error:
             self._router.note_error(error)
             return await _failed(sender, asked.query_id, error)
-        except (ConnectionError, TimeoutError):  # the client is gone
-            raise
-        except OSError as error:
-            log.warning("http.disk query_id=%s", asked.query_id, exc_info=True)
-            return await _failed(
-                sender, asked.query_id, disk_error(error, "Cannot work on a file of the node")
-            )
-        except Exception as error:
-            log.exception("http.defect query_id=%s", asked.query_id)
-            return await _failed(sender, asked.query_id, _as_defect(error))
 
     async def _run(
         self, asked: Asked, tables: tuple[ExternalTable, ...], sender: ResultSender, audience: Audience
@@ -351,15 +343,6 @@ async def _failed(sender: ResultSender, query_id: str, error: OnclusterError) ->
     return await sender.fail(error)
 
 
-def _as_defect(error: Exception) -> SqlError:
-    """For what must not happen: the client is told in the form that it knows."""
-    return SqlError(
-        Code.STD_EXCEPTION,
-        f"{type(error).__name__}: {error}",
-        hint="This is a defect of the node; its log says where.",
-    )
-
-
 def _asked(user: User, query: HttpQuery, session: ChdbSession, sql: str) -> Asked:
     return Asked(
         sql=sql,
@@ -387,9 +370,3 @@ def _port_of(site: web.TCPSite) -> int:
     sockets = getattr(server, "sockets", None)
     assert sockets
     return int(sockets[0].getsockname()[1])
-
-
-def _note_if_gone(query_id: str, answered: asyncio.Task[web.StreamResponse]) -> None:
-    """Nobody waits for the answer of a client that is gone; asyncio would log that with its whole trace."""
-    if not answered.cancelled() and isinstance(error := answered.exception(), OSError):
-        log.info("http.client_gone query_id=%s error=%s", query_id, error)
