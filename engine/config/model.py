@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from engine.config.graphite import GraphiteRollup
 from engine.config.health_model import HealthSettings
 from engine.config.profiles import Constraint
+from engine.config.quotas import Quota
 from engine.errors import Code, ConfigError, SqlError
 from engine.names import HostId, QueuePaths, shard_node_name
 
@@ -186,6 +187,7 @@ class User:
     profile: str = "default"
     networks: tuple[str, ...] = ("::/0",)
     allow_distributed_ddl: bool = True
+    quota: Quota | None = None
     limits_not_kept: tuple[str, ...] = ()
 
 

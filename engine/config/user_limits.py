@@ -1,8 +1,8 @@
 """What configuration allows a user, as far as a node can hold to it.
 
 Behind all users of a node stands one user of chDB, who may do everything in every database. A user who is to
-see some of them only would see all, so such a configuration is refused. Quotas are not kept either; they keep
-nobody's data from anybody, and are named, so that the log can say so.
+see some of them only would see all, so such a configuration is refused. What else is not kept keeps nobody's
+data from anybody, and is named, so that the log can say so.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from engine.config import reading
 from engine.config.element import Element
+from engine.config.quotas import Quota
 from engine.errors import ConfigError
 
 _RIGHTS = ("allow_databases", "allow_dictionaries", "databases", "grants")
@@ -31,25 +32,18 @@ def check_rights(user: Element) -> None:
             )
 
 
-def limits_not_kept(root: Element, user: Element, constrained: Iterable[str]) -> tuple[str, ...]:
-    """The quota that is the user's, and constraints on settings of tables: they have no effect.
-    `constrained` are the names of its constraints."""
-    quota = reading.text(user, "quota") or _DEFAULT
-    is_limited = any(_is_limit(element) for section in root.all("quotas") for element in section.all(quota))
+def limits_not_kept(user: Element, quota: Quota | None, constrained: Iterable[str]) -> tuple[str, ...]:
+    """What of its quota a node does not keep, and constraints on settings of tables: they have no effect.
+    `constrained` are the names of its constraints. A quota that does not exist limits nothing, as in
+    ClickHouse."""
+    name = reading.text(user, "quota")
+    of_quota = (f"quota {name}: {limit}" for limit in (quota.not_kept if quota is not None else ()))
+    missing = (f"quota {name}, which does not exist",) if quota is None and name not in ("", _DEFAULT) else ()
     of_tables = (f"constraint {name}" for name in constrained if name.startswith(_OF_TABLES))
-    return (*((f"quota {quota}",) if is_limited else ()), *of_tables)
+    return (*missing, *of_quota, *of_tables)
 
 
 def _is_everything(grants: Element) -> bool:
     """GRANT ALL ON *.*, and nothing is taken away from it."""
     queries = [child.text for child in grants.children]
     return any(map(_ALL.fullmatch, queries)) and not any("REVOKE" in query.upper() for query in queries)
-
-
-def _is_limit(quota: Element) -> bool:
-    return any(
-        child.name != "duration" and child.text not in ("", "0")
-        for interval in quota.all("interval")
-        for child in interval.children
-        if child.name != "randomize"
-    )

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import re
+from collections.abc import Mapping
 
 from engine.config import reading
 from engine.config.element import Element
 from engine.config.model import User
 from engine.config.profiles import DEFAULT, Profiles
+from engine.config.quotas import Quota, read_quotas
 from engine.config.user_limits import check_rights, limits_not_kept
 from engine.errors import ConfigError
 
@@ -35,15 +37,16 @@ def read_users(root: Element, profiles: Profiles) -> dict[str, User]:
     let in because its password was not understood, nor shown what it must not see.
     """
     users: dict[str, User] = {}
+    quotas = read_quotas(root)
     for section in root.all("users"):
         for element in section.children:
             if element.name in users:
                 raise ConfigError(f"{element.source}: user <{element.name}> is given twice")
-            users[element.name] = _user(root, element, profiles)
+            users[element.name] = _user(element, profiles, quotas)
     return users or {"default": User("default", profile=profiles.default, networks=_LOOPBACK)}
 
 
-def _user(root: Element, element: Element, profiles: Profiles) -> User:
+def _user(element: Element, profiles: Profiles, quotas: Mapping[str, Quota]) -> User:
     for child in element.children:
         reason = _UNSUPPORTED.get(child.name)
         if reason is not None:
@@ -58,6 +61,7 @@ def _user(root: Element, element: Element, profiles: Profiles) -> User:
             f"{element.source}: user '{element.name}' has the profile '{profile}', which does not exist",
             hint=f"Profiles are: {', '.join(sorted({DEFAULT, *profiles.settings}))}.",
         )
+    quota = quotas.get(reading.text(element, "quota"))
     allow = profiles.settings.get(profile, {}).get("allow_distributed_ddl", "1")
     return User(
         name=element.name,
@@ -65,7 +69,8 @@ def _user(root: Element, element: Element, profiles: Profiles) -> User:
         profile=profile,
         networks=_networks(element),
         allow_distributed_ddl=allow.lower() not in ("0", "false"),
-        limits_not_kept=limits_not_kept(root, element, profiles.constraints.get(profile, {})),
+        quota=quota,
+        limits_not_kept=limits_not_kept(element, quota, profiles.constraints.get(profile, {})),
     )
 
 

@@ -31,6 +31,7 @@ from engine.node.distributed.assembly import DistributedNode
 from engine.node.distributed.executor import DistributedExecutor
 from engine.node.http.server import HttpConfig, HttpServer
 from engine.node.queues import NodeQueues, NoQueues
+from engine.node.quotas import Quotas
 from engine.node.replicated.assembly import ReplicatedNode
 from engine.node.resolver import BoundedResolver
 from engine.node.statements.node_commands import NodeCommands
@@ -40,6 +41,7 @@ from engine.node.statements.queue_executor import QueueExecutor
 from engine.node.statements.router import StatementRouter
 from engine.node.system.cluster_tables import ClustersTable, MacrosTable, QueueTable
 from engine.node.system.metrics import AsynchronousMetricsTable, MetricsView
+from engine.node.system.quota_tables import QuotasUsageTable, QuotaUsageTable
 from engine.node.system.system_tables import SystemTables
 from engine.node.system.zookeeper_connection_table import ZooKeeperConnectionTable
 from engine.node.system.zookeeper_table import ZooKeeperTable
@@ -89,6 +91,7 @@ class Wiring:
         self._queues: NodeQueues | None = None
         self._tables: SystemTables | None = None
         self._statements = NodeStatements(env)
+        self._quotas = Quotas(env)
         self._databases: ReplicatedDatabases | None = None
         self._config_reload = ConfigReload(config_file, env=env, on_change=self._topology_changed)
         self._commands = NodeCommands(self._config_reload)
@@ -248,6 +251,8 @@ class Wiring:
                 zookeeper_table,
                 MetricsView(_gauges(replicated, distributed, queues)),
                 measured,
+                QuotaUsageTable(),
+                QuotasUsageTable(self._quotas.uses),
                 self._statements,
                 *([] if keeper is None else [ZooKeeperConnectionTable(keeper.holder, self._env)]),
                 *own_tables,
@@ -271,6 +276,7 @@ class Wiring:
             replicas_status=replicas_status,
             rules=await SettingRules.open(self._pool, config.constraints, config.profiles),
             statements=self._statements,
+            quotas=self._quotas,
         )
         try:
             await http.start()

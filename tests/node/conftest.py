@@ -27,8 +27,12 @@ USERS = """
     <reader><password>read</password><profile>readonly</profile></reader>
     <nobody_here><password>x</password><networks><ip>10.1.2.3</ip></networks></nobody_here>
     <bound><password>b</password><profile>bound</profile></bound>
+    <few><password>f</password><quota>few</quota></few>
     <no_ddl><password>x</password><allow_distributed_ddl>0</allow_distributed_ddl></no_ddl>
   </users>
+  <quotas><few><keyed/><interval>
+    <duration>31536000</duration><query_inserts>1</query_inserts><result_rows>10</result_rows><errors>3</errors>
+  </interval></few></quotas>
   <profiles>
     <default><max_threads>2</max_threads></default>
     <readonly><readonly>1</readonly></readonly>

@@ -336,3 +336,29 @@ def test_what_constraints_allow_is_set_and_the_node_sets_what_it_needs(node: Run
     sql = "SELECT getSetting('max_block_size'), getSetting('max_threads')"
     read = node.post("", query=mark + sql, max_block_size="1001", max_threads="1", **BOUND)
     assert read.text == "500\t1\n"
+
+
+def test_a_quota_is_kept(node: RunningNode) -> None:
+    def ask(sql: str, key: str = "", **more: str) -> Reply:
+        return node.post(sql, user="few", password="f", quota_key=key, **more)
+
+    node.query("CREATE TABLE counted (a UInt8) ENGINE = MergeTree ORDER BY a")
+    assert ask("SELECT number FROM numbers(8)").status == 200
+    refused = ask("SELECT number FROM numbers(8)")
+    assert (refused.code, refused.status) == (201, 500)
+    assert "result_rows = 16/10." in refused.text
+    assert ask("SELECT 1").code == 201
+    assert ask("INSERT INTO counted VALUES (1), (2)").status == 200
+    assert ask("INSERT INTO counted VALUES (3)").code == 201
+    assert node.query("SELECT count() FROM counted") == "2\n"
+    assert [ask("SELECT nosuch", "other").code for _ in range(5)] == [47, 47, 47, 47, 201]
+
+    counted = "quota_key, is_current, query_inserts, result_rows, max_result_rows, max_queries"
+    of_few = "system.quotas_usage WHERE quota_name = 'few' ORDER BY ALL"
+    assert node.query(f"SELECT {counted} FROM {of_few}") == (
+        "few\t0\t2\t16\t10\t\\N\nother\t0\t0\t0\t10\t\\N\n"
+    )
+    own = node.post(
+        "SHOW QUOTA FORMAT TSVWithNames", user="few", password="f", quota_key="third"
+    ).text.splitlines()
+    assert dict(zip(*(line.split("\t") for line in own), strict=True))["quota_key"] == "third"

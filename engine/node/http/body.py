@@ -34,6 +34,11 @@ def body_of(request: web.Request, query: HttpQuery) -> AsyncIterator[bytes]:
     return decompressed(chunks) if query.decompresses_blocks else chunks
 
 
+async def no_body() -> AsyncIterator[bytes]:
+    return
+    yield b""
+
+
 async def _chunks(request: web.Request) -> AsyncIterator[bytes]:
     content = request.content
     if request.content_length is None:  # in chunks of the client's, which may be tiny: together

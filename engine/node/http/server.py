@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -14,11 +14,12 @@ from typing import Any
 from aiohttp import web
 
 from engine.config.model import User
+from engine.config.quotas import QuotaAmount
 from engine.env import Env
 from engine.errors import OnclusterError
 from engine.node.http.audience import Audience
 from engine.node.http.auth import authenticate, credentials_of
-from engine.node.http.body import QueryText, body_of, read_query
+from engine.node.http.body import QueryText, body_of, no_body, read_query
 from engine.node.http.constraints import Constraints
 from engine.node.http.encoding import choose_encoding
 from engine.node.http.external import ExternalTable, read_form
@@ -37,6 +38,7 @@ from engine.node.http.query import (
 from engine.node.http.response import ResultSender, error_response
 from engine.node.http.running import RunningStatements
 from engine.node.http.sessions import HttpSessions
+from engine.node.quotas import QuotaAccount, Quotas, quota_client, spent_by
 from engine.node.statements.node_statements import NodeStatements
 from engine.node.statements.router import StatementRouter
 from engine.node.statements.statement import Asked
@@ -97,9 +99,11 @@ class HttpServer:
         replicas_status: Callable[[], Awaitable[str]],
         rules: SettingRules,
         statements: NodeStatements | None = None,
+        quotas: Quotas | None = None,
     ) -> None:
         self._config = config
         self._constraints = Constraints(rules, config.profiles)
+        self._quotas = quotas or Quotas(env)
         self._pool = pool
         self._router = router
         self._env = env
@@ -181,7 +185,9 @@ class HttpServer:
             pairs = parameters_of(request.rel_url.raw_query_string)
             parameters = dict(pairs)
             credentials = credentials_of(request.headers, parameters)
-            user = authenticate(self._config.users, credentials, request.remote or "")
+            address = request.remote or ""
+            user = authenticate(self._config.users, credentials, address)
+            account = self._quotas.account(user, quota_client(address, request.headers, parameters))
             is_form = request.content_type == "multipart/form-data"
             tables: tuple[ExternalTable, ...] = ()
             if is_form:
@@ -205,7 +211,7 @@ class HttpServer:
         assert task is not None
         mine = self._running.begin(query.query_id, user, task)
         try:
-            return await self._answer(request, user, query, tables, has_body=not is_form)
+            return await self._answer(request, user, account, query, tables, has_body=not is_form)
         finally:
             self._running.end(query.query_id, mine)
 
@@ -215,6 +221,7 @@ class HttpServer:
         self,
         request: web.Request,
         user: User,
+        account: QuotaAccount,
         query: HttpQuery,
         tables: tuple[ExternalTable, ...],
         *,
@@ -230,14 +237,18 @@ class HttpServer:
                 query, profile = with_fixed_settings(query, profile)
                 session = await stack.enter_async_context(self._session(user, query, profile))
                 limit = query.max_query_bytes or max_query_bytes(session.settings) or MAX_QUERY_BYTES
-                body = body_of(request, query) if has_body else _nothing()
+                body = body_of(request, query) if has_body else no_body()
                 text = await read_query(query, body, limit=limit)
                 await self._constraints.of_statement(user, text.sql)
-                is_changing = text.insert is not None or not parse_statement(text.sql).is_query
+                statement = parse_statement(text.sql)
+                is_changing = text.insert is not None or not statement.is_query
+                account.begin(statement)
             except OnclusterError as error:
+                account.note({QuotaAmount.ERRORS: 1})
                 return await _failed(sender, query.query_id, error)
             audience = Audience()
-            answering = self._respond(_asked(user, query, session, text.sql), text, tables, sender, audience)
+            asked = _asked(user, account, query, session, text.sql)
+            answering = self._respond(asked, account, text, tables, sender, audience)
             if takes_progress(request):
                 answering = with_progress(answering, sender, query, self._pool, self._env)
             if not is_changing:
@@ -271,23 +282,35 @@ class HttpServer:
     async def _respond(
         self,
         asked: Asked,
+        account: QuotaAccount,
         text: QueryText,
         tables: tuple[ExternalTable, ...],
         sender: ResultSender,
         audience: Audience,
     ) -> web.StreamResponse:
+        began_s = self._env.monotonic_s()
         try:
             with as_exceptions(asked.query_id):
                 if text.insert is None or text.rows is None:
-                    return await self._run(asked, tables, sender, audience)
+                    return await self._run(asked, account, tables, sender, audience)
                 answer = await self._router.insert(asked, text.insert, text.rows)
-                return await sender.finish(await answer.finish())
+                result = await answer.finish()
+                account.note(spent_by(result))
+                return await sender.finish(result)
         except OnclusterError as error:
+            account.note({QuotaAmount.ERRORS: 1})
             self._router.note_error(error)
             return await _failed(sender, asked.query_id, error)
+        finally:
+            account.note({QuotaAmount.EXECUTION_TIME: self._env.monotonic_s() - began_s})
 
     async def _run(
-        self, asked: Asked, tables: tuple[ExternalTable, ...], sender: ResultSender, audience: Audience
+        self,
+        asked: Asked,
+        account: QuotaAccount,
+        tables: tuple[ExternalTable, ...],
+        sender: ResultSender,
+        audience: Audience,
     ) -> web.StreamResponse:
         async with contextlib.AsyncExitStack() as stack:
             if tables:
@@ -301,13 +324,18 @@ class HttpServer:
             audience.note_carried_out()
             if asked.native_revision:
                 answer = await native_answer(asked, answer, self._pool)
+            is_query = parse_statement(asked.sql).is_query
+            count = account.charge if is_query else account.note
             data = await answer.read()
-            if data or parse_statement(asked.sql).is_query:  # others may have no result, and then no format
+            if data or is_query:  # others may have no result, and then no format
                 sender.announce(format=answer.format)
             while data:
+                count({QuotaAmount.RESULT_BYTES: len(data)})
                 await sender.write(data)
                 data = await answer.read()
-            return await sender.finish(await answer.finish())
+            result = await answer.finish()
+            count(spent_by(result))
+            return await sender.finish(result)
 
     def _session(
         self, user: User, query: HttpQuery, profile: Mapping[str, str]
@@ -343,7 +371,7 @@ async def _failed(sender: ResultSender, query_id: str, error: OnclusterError) ->
     return await sender.fail(error)
 
 
-def _asked(user: User, query: HttpQuery, session: ChdbSession, sql: str) -> Asked:
+def _asked(user: User, account: QuotaAccount, query: HttpQuery, session: ChdbSession, sql: str) -> Asked:
     return Asked(
         sql=sql,
         user=user,
@@ -356,13 +384,9 @@ def _asked(user: User, query: HttpQuery, session: ChdbSession, sql: str) -> Aske
         is_readonly=query.is_readonly,
         is_stateless=query.session is None,
         token=query.token,
+        quota_use=account.use,
         native_revision=query.native_revision,
     )
-
-
-async def _nothing() -> AsyncIterator[bytes]:
-    return
-    yield b""
 
 
 def _port_of(site: web.TCPSite) -> int:

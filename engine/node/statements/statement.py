@@ -10,6 +10,7 @@ from engine.config.model import User
 from engine.ddl.attempt import Fence
 from engine.errors import SqlError
 from engine.names import quote_string
+from engine.node.quotas import QuotaUse
 from engine.node.statements.reads_key import READS_PLACE
 from engine.sql import StatementKind
 from engine.storage import ChdbSession, QueryResult, Scope
@@ -34,6 +35,7 @@ class Asked:
     `native_revision`: of the protocol that the client reads blocks in Native by; 0 as they are. `reads_key`
     is to stand in what chDB gets for `READS_PLACE` (`with_key`): until then the text is one that may have
     been looked at before. `is_decided`: another replica has carried it out, and this one has to follow.
+    `quota_use`: what is counted of whoever asks.
     """
 
     sql: str
@@ -55,6 +57,7 @@ class Asked:
     reads_key: str = ""
     native_revision: int = 0
     is_decided: bool = False
+    quota_use: QuotaUse | None = None
 
     def with_key(self, sql: str) -> str:
         """A text of this request as chDB gets it."""

@@ -18,8 +18,8 @@ _SCHEMA = re.compile(r"\binformation_schema\b", re.IGNORECASE)
 
 
 def show_as_select(sql: str, *, database: str = "") -> str:
-    """SHOW CLUSTERS, CLUSTER 'name', PROCESSLIST, and SHOW [FULL] TABLES where engines are shown or asked
-    for, or of `system`; any other text unchanged. `database` is the current one."""
+    """SHOW CLUSTERS, CLUSTER 'name', PROCESSLIST, QUOTA, and SHOW [FULL] TABLES where engines are shown or
+    asked for, or of `system`; any other text unchanged. `database` is the current one."""
     tokens = [token for token in tokenize(sql) if token.is_significant]
     words = [token.text.upper() for token in tokens]
     if words[1:2] == ["CLUSTER"] and len(tokens) > 2:
@@ -30,6 +30,8 @@ def show_as_select(sql: str, *, database: str = "") -> str:
         )
     if words[1:2] == ["PROCESSLIST"]:
         return f"SELECT * FROM system.processes ORDER BY elapsed DESC{sql[tokens[1].end :]}"
+    if words[1:2] == ["QUOTA"] or words[1:3] == ["CURRENT", "QUOTA"]:
+        return f"SELECT * FROM system.quota_usage{sql[tokens[words.index('QUOTA')].end :]}"
     if words[1:2] == ["CLUSTERS"]:
         is_filtered = "LIKE" in words[2:5] or "ILIKE" in words[2:5]
         end = (
