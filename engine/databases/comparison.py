@@ -3,7 +3,7 @@
 Safety argument. Nobody changes definitions meanwhile (the caller sees to that), so what is read of Keeper
 and of this replica belongs together, but for replicated tables, which follow a log of their own and may be
 ahead. Definitions with the digest that Keeper has are those of `log_ptr`, also if such tables were altered
-since this process saw them.
+since this process saw them, or since the digest was written.
 Others may be so because this replica's own last statement was committed and not carried out: that is done
 first, once more. What differs then is recovered from (`recovery`). Only when all is as it should be does what
 was put away go for good.
@@ -17,7 +17,7 @@ import logging
 from collections.abc import Mapping
 
 from engine.databases.cluster import is_there
-from engine.databases.digest import digest_of
+from engine.databases.digest import may_be_digest_of
 from engine.databases.recovery import recover
 from engine.databases.replica import DatabaseReplica
 from engine.databases.schema import LocalSchema
@@ -52,16 +52,12 @@ async def compare(keeper: Keeper, replica: DatabaseReplica, known: Mapping[str, 
 def fits(schema: LocalSchema, digest: bytes, known: Mapping[str, str]) -> bool:
     """Whether the definitions that are here have this digest of Keeper's, or had it (`known`), and nothing
     but replicated tables were altered since, by their own replication."""
-    texts = schema.texts()
-    if digest == _digest(texts):
+    texts, others = schema.texts(), schema.other_hashes()
+    if may_be_digest_of(int(digest), texts, others):
         return True
-    if digest != _digest(known) or texts.keys() != known.keys():
+    if texts.keys() != known.keys() or not may_be_digest_of(int(digest), known, others):
         return False
     return all(schema.replicates(text) for name, text in texts.items() if text != known[name])
-
-
-def _digest(texts: Mapping[str, str]) -> bytes:
-    return str(digest_of(texts)).encode()
 
 
 async def _redo_own(keeper: Keeper, replica: DatabaseReplica, number: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from engine.ddl.attempt import Fence
@@ -58,6 +58,11 @@ class LocalSchema(Protocol):
     def is_effect_of(self, number: int, query: str, digest: int) -> bool:
         """Whether the definitions differ from those with this digest by the whole effect of entry `number`,
         which was begun here, and by nothing else. False where that cannot be proven."""
+        ...
+
+    def other_hashes(self) -> Mapping[str, Collection[int]]:
+        """By table's name hashes (`hash_of`) of texts that replicated tables had, or were to get, as far as
+        they are known: Keeper's digest may be one with them."""
         ...
 
     async def take_back(self, query: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -77,8 +77,8 @@ class ChdbPartStore:
         self._changing = asyncio.Lock()
         """Held while what readers see changes, which is done by the table's name, and while that changes."""
         self._publishing = PublishQueue(self._publish_at_once, self._changing, name=lambda: str(state.table))
-        self.altered: Callable[[], None] = lambda: None
-        """Called when the table's columns may be others than before."""
+        self.altering: Callable[[], AbstractContextManager[None]] = nullcontext
+        """Around what may give the table other columns."""
         self.found_broken: Callable[[PartName], None] = lambda part: None
         """Called for a part that readers see, and that a step has found damaged on the disk."""
 
@@ -376,11 +376,9 @@ class ChdbPartStore:
             self._alterer.apply(connection, columns, metadata, renames, mutation)
             self._publisher.show_own_bytes(connection)
 
-        try:
+        with self.altering():
             async with self._changing:
                 await self._workers.run(apply, length=Length.LONG)
-        finally:
-            self.altered()
         self._stages.forget_all()
 
     async def apply_settings(self, changes: Mapping[str, str | None]) -> None:

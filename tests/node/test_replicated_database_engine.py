@@ -12,9 +12,6 @@ from typing import Any
 
 import pytest
 
-from engine.config.model import ZooKeeper
-from engine.env import SystemEnv
-from engine.keeper import zookeeper
 from engine.keeper.recipes import remove_recursive
 from engine.testing.cluster_files import clusters_xml
 from engine.testing.local_cluster import LocalCluster, blocking_cluster
@@ -69,10 +66,12 @@ class Three:
 
     async def without(self, path: str) -> None:
         """Removed from Keeper, with all below it."""
-        port = self.local.zookeeper.client_port
-        keeper = await zookeeper.connect(ZooKeeper(hosts=(("127.0.0.1", port),)), SystemEnv())
-        await remove_recursive(keeper, path)
-        await keeper.close()
+        async with self.local.keeper() as keeper:
+            await remove_recursive(keeper, path)
+
+    async def put(self, path: str, value: str) -> None:
+        async with self.local.keeper() as keeper:
+            await keeper.set(path, value.encode())
 
     def digests(self, database: str) -> set[str]:
         """What the replicas have in Keeper, which is one value when all is quiet."""
@@ -449,8 +448,13 @@ def test_a_node_that_was_away_and_one_that_is_new_get_everything(three: Three) -
     n1.query(f"CREATE TABLE {d}.r (k UInt64) ENGINE = ReplicatedMergeTree ORDER BY k")
     n1.query(f"CREATE TABLE {d}.own (k UInt64) ENGINE = MergeTree ORDER BY k")
     n2.query(f"INSERT INTO {d}.own VALUES (9)")
+    digest = f"/databases/{d}/replicas/s1|n2/digest"
+    before = three.value(digest)
+    n1.query(f"ALTER TABLE {d}.r ADD COLUMN w Int8 DEFAULT 4")
     three.call(three.local.node("n2").stop())
-    n1.query(f"INSERT INTO {d}.r VALUES (1)")
+    # As if n2 had ended after the table's own ALTER, and before the database knew.
+    three.call(three.put(digest, before))
+    n1.query(f"INSERT INTO {d}.r (k) VALUES (1)")
     late = n1.post(f"ALTER TABLE {d}.r ADD COLUMN x Int8 DEFAULT 5", distributed_ddl_task_timeout="1")
     refused(late, 159, "is not finished on 1 of 2 hosts")
     answer = n1.query(
@@ -483,7 +487,7 @@ def test_a_node_that_was_away_and_one_that_is_new_get_everything(three: Three) -
     three.call(three.local.node("n2").start())
     n2.query(f"SYSTEM SYNC DATABASE REPLICA {d}")
     n2.query(f"SYSTEM SYNC REPLICA {d}.renamed")
-    assert n2.query(f"SELECT k, x FROM {d}.renamed") == "1\t5\n"
+    assert n2.query(f"SELECT k, w, x FROM {d}.renamed") == "1\t4\t5\n"
     n2.query(f"SYSTEM SYNC REPLICA {d}.altered")
     assert n2.query(f"SELECT k, x FROM {d}.altered") == "2\t6\n"
     assert n2.query(f"SELECT k FROM {d}.own_2") == "9\n", "it has followed the log, not recovered"

@@ -19,7 +19,7 @@ from engine.databases import (
     ReplicaName,
     ReplicatedDatabase,
 )
-from engine.databases.digest import digest_of
+from engine.databases.digest import digest_of, hash_of
 from engine.databases.entry_cleanup import clean_log
 from engine.ddl.attempt import Fence
 from engine.ddl.output import OutputMode
@@ -54,6 +54,8 @@ class Disk:
     begun: int = 0
     altered: tuple[int, int, int] | None = None
     """Of the entry that alters: its number, the digests of all definitions and of the other ones."""
+    others: dict[str, set[int]] = field(default_factory=dict)
+    """Hashes of what replicated tables were, or were to be."""
 
     def copy(self) -> Disk:
         """An image of the disk, as machines are restored from: nobody knows of tables that came since."""
@@ -140,6 +142,9 @@ class ModelSchema:
             return opposite is not None and digest_of(applied(texts, opposite)) == digest
         except SqlError:
             return False
+
+    def other_hashes(self) -> Mapping[str, set[int]]:
+        return self._disk.others
 
     async def take_back(self, query: str) -> None:
         opposite = _opposite(query)
@@ -622,6 +627,43 @@ def test_a_replicated_table_that_is_ahead_of_the_log_keeps_nobody_from_following
             server.expire_session(session_id)
         await asyncio.sleep(30.0)
         assert (second.disk.texts, second.disk.aside) == ({"c": "one", "t": "replicated-3"}, [])
+        for replica in (first, second):
+            assert replica.database is not None
+            await replica.database.stop(grace_s=1)
+
+    run_simulation(1, main)
+
+
+@pytest.mark.parametrize("is_initiator", [False, True])
+def test_a_replicated_table_s_own_alter_that_the_digest_does_not_know_is_no_reason_to_recover(
+    is_initiator: bool,
+) -> None:
+    async def main(env: SimulationEnv) -> None:
+        server, first, _ = await _one_replica(env)
+        second = Replica("r2", env.fork(), server)
+        second.start(None)
+        await asyncio.sleep(5.0)
+        for query in ("CREATE a one", "CREATE t replicated-1"):
+            assert await first.submit(query) == "ok"
+        await asyncio.sleep(5.0)
+        # 1. The table's own replication alters it, or the digest says that it will, and the process ends.
+        assert second.database is not None
+        await second.database.stop(grace_s=1)
+        keeper = await server.factory(client="checker")()
+        one, two = (hash_of("t", f"replicated-{number}") for number in (1, 2))
+        if is_initiator:
+            digest = digest_of({**second.disk.texts, "t": "replicated-2"})
+            await keeper.set(PATHS.replica(ReplicaName("s", "r2"), "digest"), str(digest).encode())
+            second.disk.others = {"t": {two}}
+        else:
+            second.disk.texts = {**second.disk.texts, "t": "replicated-2"}
+            second.disk.others = {"t": {one}, "gone": {7}}
+        # 2. Others go on with a plain table.
+        assert await first.submit("RENAME a b") == "ok"
+        # 3. It comes back.
+        second.start(None)
+        await asyncio.sleep(10.0)
+        assert second.disk.texts["b"] == "one" and second.disk.aside == []
         for replica in (first, second):
             assert replica.database is not None
             await replica.database.stop(grace_s=1)

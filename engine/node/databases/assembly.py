@@ -5,7 +5,8 @@ Order of start: the databases are known before anybody can ask; their logs are f
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from uuid import UUID
 
 from engine.config.model import Topology
@@ -77,7 +78,7 @@ class DatabasesNode:
         self.statements = DatabaseStatements(self.databases, columns, env, path=pool.path)
         self.cluster_facts = ClusterFacts(self.databases)
         replicated.macros_from(self.databases.macros_of)
-        replicated.on_altered = self._altered
+        replicated.altering_in_database = self._altering
 
     async def load(self) -> None:
         """Raises Corrupt."""
@@ -102,10 +103,18 @@ class DatabasesNode:
         assert self._run is not None
         await self._run(asked)
 
-    def _altered(self, table: TableName) -> None:
-        """Not waited for: the statement that waits for the ALTER may hold what this needs."""
-        if self.databases.find(table.database) is not None:
-            self._replicated.life.later(self.databases.definition_changed(table), f"digest of {table}")
+    @contextmanager
+    def _altering(self, table: TableName) -> Iterator[None]:
+        """The digest is not waited for: the statement that waits for the ALTER may hold what it needs."""
+        database = self.databases.find(table.database)
+        if database is None:
+            yield
+            return
+        database.schema.alters_itself(table.table)
+        try:
+            yield
+        finally:
+            self._replicated.life.later(database.core.definition_changed(), f"digest of {table}")
 
     def _shown(self, uuid: UUID, text: str) -> str | None:
         record = self._replicated.life.catalog.get(uuid)

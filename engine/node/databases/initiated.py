@@ -12,12 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from engine.databases import Commit
+from engine.databases.digest import hash_of
 from engine.errors import Code, OnclusterError, SqlError, UnknownOutcome
 from engine.names import TableName
 from engine.node.databases.commit_fence import CommitFence
 from engine.node.databases.droppable import check_droppable
 from engine.node.databases.local_database import DISTRIBUTED, QUIET, LocalDatabase
 from engine.node.databases.moments import Moment, moment_of, opposite_of
+from engine.node.databases.other_hashes import OtherHashes
 from engine.node.databases.replacement import Replacement, has_rows_of_its_own, replaces_table
 from engine.node.databases.texts import changes, uuid_of
 from engine.node.databases.unfinished import check_unfinished
@@ -37,10 +39,11 @@ _INNER = ".inner"
 class InitiatedStatements:
     """Of one database."""
 
-    def __init__(self, database: LocalDatabase, replacement: Replacement) -> None:
+    def __init__(self, database: LocalDatabase, replacement: Replacement, others: OtherHashes) -> None:
         self._database = database
         self._shell = database.shell
         self._replacement = replacement
+        self._others = others
 
     async def execute(self, asked: Asked, commit: Commit) -> None:
         """`asked.sql` is a statement of the log with this database's name. Raises what chDB says, and what
@@ -145,6 +148,8 @@ class InitiatedStatements:
             await commit(changed)
             await self._shell.run_here(asked)
             return
+        # The digest says so before the table's own replication comes to it.
+        self._others.add(name.table, hash_of(name.table, planned))
         await self._with_commit(asked, commit, changed)
 
     async def _with_commit(self, asked: Asked, commit: Commit, changed: Mapping[str, str | None]) -> None:

@@ -7,16 +7,18 @@ so replicated and Distributed tables keep their own promises; the rest is that o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from uuid import UUID
 
 from engine.databases import Commit
+from engine.databases.digest import hash_of
 from engine.ddl.attempt import Fence
 from engine.names import quote_identifier
 from engine.node.databases.begun import BegunEntry
 from engine.node.databases.initiated import InitiatedStatements
 from engine.node.databases.local_database import QUIET, LocalDatabase, Shell, replicates
 from engine.node.databases.logged import LoggedStatements
+from engine.node.databases.other_hashes import OtherHashes
 from engine.node.databases.recovering import RecoverySteps
 from engine.node.databases.replacement import Replacement
 from engine.node.replicated.definitions.own_tables import table_behind
@@ -27,11 +29,14 @@ from engine.sql import parse_statement, runs_once_per_shard
 class ChdbSchema:
     """One database; implements `LocalSchema`. `name` is its present one."""
 
-    def __init__(self, shell: Shell, uuid: UUID, name: Callable[[], str], begun: BegunEntry) -> None:
+    def __init__(
+        self, shell: Shell, uuid: UUID, name: Callable[[], str], begun: BegunEntry, others: OtherHashes
+    ) -> None:
         self._database = database = LocalDatabase(shell, name)
         self._begun = begun
+        self._others = others
         self._replacement = Replacement(uuid, shell.texts, lambda sql: database.run(sql, QUIET))
-        self._initiated = InitiatedStatements(database, self._replacement)
+        self._initiated = InitiatedStatements(database, self._replacement, others)
         self._logged = LoggedStatements(database, begun)
         self._recovery = RecoverySteps(database, self._replacement)
 
@@ -75,6 +80,15 @@ class ChdbSchema:
     def begun(self) -> int:
         return self._begun.number
 
+    def alters_itself(self, table: str) -> None:
+        """The own replication of a replicated table is about to give it another definition."""
+        text = self.texts().get(table)
+        if text is not None:
+            self._others.add(table, hash_of(table, text))
+
+    def other_hashes(self) -> Mapping[str, Collection[int]]:
+        return self._others.all()
+
     # -- recovery --------------------------------------------------------------------------------------------
 
     async def create(self, name: str, text: str) -> None:
@@ -97,6 +111,7 @@ class ChdbSchema:
     def forget(self) -> None:
         """The database is gone."""
         self._begun.forget()
+        self._others.forget()
 
     async def drop_database(self, name: str) -> None:
         """With all that is in it. Raises SqlError."""

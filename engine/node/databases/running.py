@@ -44,6 +44,7 @@ from engine.node.databases.clusters import cluster_of
 from engine.node.databases.create_text import parse_create, place_of
 from engine.node.databases.local_database import Shell
 from engine.node.databases.local_schema import ChdbSchema
+from engine.node.databases.other_hashes import OtherHashes
 from engine.node.databases.replacement import replaced_database
 from engine.node.replicated.definitions.dependents import check_database
 from engine.node.statements.statement import Asked
@@ -186,7 +187,8 @@ class ReplicatedDatabases:
             return running.record.name
 
         begun = BegunEntry(self.catalog.directory / f"{record.uuid}.begun")
-        schema = ChdbSchema(self._shell, record.uuid, name, begun)
+        others = OtherHashes(self.catalog.directory / f"{record.uuid}.others")
+        schema = ChdbSchema(self._shell, record.uuid, name, begun, others)
         core = self._core(record, schema, name)
         running = RunningDatabase(record, core, schema)
         self._running[record.uuid] = running
@@ -334,12 +336,6 @@ class ReplicatedDatabases:
         _refuse_with_tables(with_tables)
         keeper = await self.holder.get(timeout_s=_KEEPER_WAIT_S)
         await drop_other_replica(keeper, self._env, DatabasePaths(path), full_name, if_there=False, me=None)
-
-    async def definition_changed(self, table: TableName) -> None:
-        """A replicated table's own replication has changed its definition here."""
-        database = self.find(table.database)
-        if database is not None:
-            await database.core.definition_changed()
 
     # -- DETACH, ATTACH, RENAME ------------------------------------------------------------------------------
 

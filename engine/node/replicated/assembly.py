@@ -6,8 +6,8 @@ anybody can read them; Keeper is waited for in the background. Order of stop: ta
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -126,7 +126,7 @@ class ReplicatedNode:
         self.life.check_new_name = feeders.check_new_table
         self.dropped_columns = DroppedColumns(self._local, self._graph)
         self.views = ViewPush(self._graph, self.tables, pool=pool, env=env, run_insert=self.run_insert)
-        self.on_altered: Callable[[TableName], None] = lambda _: None
+        self.altering_in_database: Callable[[TableName], AbstractContextManager[object]] = nullcontext
         self.into_distributed: Callable[[Asked], Awaitable[Asked | None]] | None = None
         """Runs an INSERT into a Distributed table; gives back any other, its reads of such ones replaced."""
         self._inserts = ReplicatedInserts(self.tables, self.views)
@@ -241,10 +241,14 @@ class ReplicatedNode:
         """A definition may be another one than before: by a statement in chDB, or by an ALTER in the log."""
         self._graph.changed()
 
-    def altered(self, ctx: ReplicaContext) -> None:
-        """A table's own replication has given it another definition."""
-        self.changed()
-        self.on_altered(ctx.name)
+    @contextmanager
+    def altering(self, ctx: ReplicaContext) -> Iterator[None]:
+        """A table's own replication gives it another definition."""
+        with self.altering_in_database(ctx.name):
+            try:
+                yield
+            finally:
+                self.changed()
 
     async def run_insert(self, asked: Asked) -> None:
         """Run an INSERT … SELECT of the node's own making, as a client's."""
@@ -369,5 +373,5 @@ class TableMaker:
             other_table=self._node.store_of,
         )
         store.found_broken = ctx.check_later
-        store.altered = partial(self._node.altered, ctx)
+        store.altering = partial(self._node.altering, ctx)
         return RunningTable(record, ctx, ReplicatedTable(ctx), store)
