@@ -1,8 +1,9 @@
 """Clients' statements on this replica: proposed in the log, carried out in their turn, committed.
 
 Safety argument: that of `proposal`. A statement's number is given up, or its `try` goes with the session, if
-it is not committed: the others wait for it no longer. Committed and perhaps not carried out here, the
-session begins anew, which compares the definitions.
+it is not committed: the others wait for it no longer. One that Keeper was lost for before it was begun gets
+another number. Committed and perhaps not carried out here, the session begins anew, which compares the
+definitions.
 
 Source: ClickHouse's DatabaseReplicated::tryEnqueueReplicatedDDL and
 DatabaseReplicatedDDLWorker::tryEnqueueAndExecuteEntry.
@@ -21,11 +22,35 @@ from engine.databases.proposal import Execute, Proposal
 from engine.databases.replica import DatabaseReplica
 from engine.ddl.entry import DEFAULT_VERSION, DDLLogEntry, Setting
 from engine.ddl.text import encode_bytes
-from engine.errors import BadVersion, Code, MultiFailed, NodeExists, OnclusterError, SqlError
+from engine.errors import (
+    BadVersion,
+    Code,
+    ConnectionLoss,
+    MultiFailed,
+    NodeExists,
+    OnclusterError,
+    OperationTimeout,
+    SessionExpired,
+    SqlError,
+)
 from engine.keeper.base import CreateMode, Keeper, Op, SetData
 from engine.keeper.recipes import try_remove
 
 log = logging.getLogger(__name__)
+
+_PATIENCE_S = 60.0
+_PAUSE_S = 0.2
+
+
+class NotBegun(SqlError):
+    """Keeper was lost before anything was changed: the statement can be proposed again."""
+
+    def __init__(self, database: str, why: str) -> None:
+        super().__init__(
+            Code.DATABASE_REPLICATION_FAILED,
+            f"Database {database}: the statement was not proposed: {why}",
+            hint="Nothing was changed, whatever is left in the log; it can be sent again.",
+        )
 
 
 class Initiator:
@@ -70,8 +95,32 @@ class Initiator:
             log.info("databases.not_submitted database=%s error=%s", self._replica.name, error)
 
     async def _submit(self, entry: DDLLogEntry, execute: Execute, timeout_s: float) -> int:
+        env, progress = self._replica.env, self._progress
+        begun_s = env.monotonic_s()
+        while True:
+            try:
+                return await self._try(entry, execute, begun_s + timeout_s)
+            except NotBegun as error:
+                if progress.is_stopping or env.monotonic_s() - begun_s >= min(timeout_s, _PATIENCE_S):
+                    raise
+                log.info("databases.proposed_again database=%s error=%s", self._replica.name, error)
+            await env.sleep(_PAUSE_S)
+
+    async def _try(self, entry: DDLLogEntry, execute: Execute, deadline_s: float) -> int:
+        keeper = await self._session()
+        done = asyncio.Event()
+        number = await self._propose(keeper, entry, done)
+        try:
+            await self._execute(keeper, number, entry.query, execute, deadline_s)
+        finally:
+            done.set()
+            del self._progress.own[number]
+        return number
+
+    async def _session(self) -> Keeper:
+        """Raises SqlError 225."""
         progress = self._progress
-        await progress.wait_for_start()
+        await progress.wait_for_keeper()
         keeper = progress.active_in
         if progress.is_readonly or keeper is None or keeper.is_expired:
             raise SqlError(
@@ -80,14 +129,7 @@ class Initiator:
                 f"{progress.readonly_reason or 'it has no session with ZooKeeper'}",
                 hint="Nothing was changed; try again.",
             )
-        done = asyncio.Event()
-        number = await self._propose(keeper, entry, done)
-        try:
-            await self._execute(keeper, number, entry.query, execute, timeout_s)
-        finally:
-            done.set()
-            del progress.own[number]
-        return number
+        return keeper
 
     async def _propose(self, keeper: Keeper, entry: DDLLogEntry, done: asyncio.Event) -> int:
         replica, progress = self._replica, self._progress
@@ -100,11 +142,12 @@ class Initiator:
                 progress.own[number] = done
         except SqlError:
             raise
+        except (ConnectionLoss, OperationTimeout, SessionExpired) as error:
+            raise NotBegun(replica.name, error.message) from error
         except OnclusterError as error:
             raise SqlError(
                 Code.DATABASE_REPLICATION_FAILED,
                 f"Database {replica.name}: the statement was not proposed: {error.message}",
-                hint="Nothing was changed, whatever is left in the log; it can be sent again.",
             ) from error
         return number
 
@@ -119,18 +162,12 @@ class Initiator:
             )
 
     async def _execute(
-        self, keeper: Keeper, number: int, query: str, execute: Execute, timeout_s: float
+        self, keeper: Keeper, number: int, query: str, execute: Execute, deadline_s: float
     ) -> None:
         replica, schema = self._replica, self._replica.schema
         proposal: Proposal | None = None
         try:
-            await self._wait_for_turn(keeper, number, timeout_s)
-            try:
-                await keeper.create(
-                    replica.paths.entry(number, f"active/{replica.me}"), mode=CreateMode.EPHEMERAL
-                )
-            except NodeExists:
-                pass
+            await self._take_turn(keeper, number, deadline_s)
             once_per_shard = await schema.runs_once_per_shard(query)
             proposal = Proposal(keeper, replica, number, once_per_shard=once_per_shard)
             async with self._progress.definitions:
@@ -147,17 +184,25 @@ class Initiator:
             raise
         await self._correct(keeper, proposal)
 
-    async def _wait_for_turn(self, keeper: Keeper, number: int, timeout_s: float) -> None:
-        env, progress = self._replica.env, self._progress
-        deadline_s = env.monotonic_s() + timeout_s
+    async def _take_turn(self, keeper: Keeper, number: int, deadline_s: float) -> None:
+        replica = self._replica
+        await self._wait_for_turn(keeper, number, deadline_s)
+        try:
+            await keeper.create(
+                replica.paths.entry(number, f"active/{replica.me}"), mode=CreateMode.EPHEMERAL
+            )
+        except NodeExists:
+            pass
+        except (ConnectionLoss, OperationTimeout, SessionExpired) as error:
+            raise NotBegun(replica.name, error.message) from error
+
+    async def _wait_for_turn(self, keeper: Keeper, number: int, deadline_s: float) -> None:
+        progress = self._progress
         while progress.current < number:
             if progress.is_stopping or keeper.is_expired or progress.active_in is not keeper:
-                raise SqlError(
-                    Code.DATABASE_REPLICATION_FAILED,
-                    "ZooKeeper session is lost while the query was waiting for its turn",
-                    hint="Nothing was changed; try again.",
-                )
-            left_s = deadline_s - env.monotonic_s()
+                why = "the session with ZooKeeper was lost while it waited for its turn"
+                raise NotBegun(self._replica.name, why)
+            left_s = deadline_s - self._replica.env.monotonic_s()
             if left_s <= 0:
                 raise SqlError(
                     Code.UNFINISHED,

@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from engine.databases.cluster import DatabaseCluster
 from engine.keeper.base import Keeper
 
-_START_S = 10.0
+_KEEPER_WAIT_S = 10.0
 _TICK_S = 1.0
-_NOT_STARTED = "it has not been started"
 
 
 class Progress:
@@ -22,8 +21,10 @@ class Progress:
     def __init__(self, known: Mapping[str, str]) -> None:
         """`known`: the definitions that were here when the process began; none of a new database."""
         self.cluster = DatabaseCluster()
-        self.readonly_reason = _NOT_STARTED
+        self.readonly_reason = "it has not been started"
         """Empty: statements are taken."""
+        self._waits_for_keeper = True
+        """Read-only until it has a session, and for no other reason."""
         self.pointer = 0
         """The last entry that this replica is done with, whatever became of it."""
         self.current = 0
@@ -52,7 +53,13 @@ class Progress:
         """Statements are refused from now on."""
         if not self.is_stopping:
             self.readonly_reason = reason
+            self._waits_for_keeper = False
         self.announce()
+
+    def note_keeper_away(self, why: str) -> None:
+        """Statements are refused unless it comes back soon (`wait_for_keeper`)."""
+        self.note_down(f"it cannot connect to ZooKeeper: {why}")
+        self._waits_for_keeper = True
 
     def be_writable(self) -> None:
         self.note_down("")
@@ -60,6 +67,7 @@ class Progress:
     def stop(self) -> None:
         self.is_stopping = True
         self.readonly_reason = "it is being stopped"
+        self._waits_for_keeper = False
         self.wake()
         self.announce()
 
@@ -79,11 +87,12 @@ class Progress:
         except TimeoutError:
             pass
 
-    async def wait_for_start(self) -> None:
-        """Whoever has just created the database need not wait for it, so the first statement does."""
+    async def wait_for_keeper(self) -> None:
+        """A little. Keeper may change its leader, and whoever has just created the database has not waited
+        for its session."""
         try:
-            async with asyncio.timeout(_START_S):
-                while self.readonly_reason == _NOT_STARTED:
+            async with asyncio.timeout(_KEEPER_WAIT_S):
+                while self._waits_for_keeper:
                     await self._moved.wait()
         except TimeoutError:
             pass

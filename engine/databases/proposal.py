@@ -3,7 +3,8 @@
 Safety argument. The entry's `try` is an ephemeral node of the initiator's session. The transaction removes
 it, makes `committed`, and changes definitions, digest and pointers, all or nothing: so whoever sees `try`
 gone knows for ever whether the entry counts, by `committed`. A worker that waited too long for `try`
-removes it, and this transaction fails then. After a lost reply the tree says which of the two it was.
+removes it, and this transaction fails then. After a lost reply the tree says which of the two it was; if
+neither, and the session lives, it is asked for again, which `try` lets happen once.
 """
 
 from __future__ import annotations
@@ -53,14 +54,18 @@ class Proposal:
     async def __call__(self, changes: Mapping[str, str | None]) -> None:
         """Raises SqlError 571 when the entry was not committed."""
         ops = await self.ops(changes)
-        try:
-            await self._keeper.multi(ops)
-        except MultiFailed as failed:
-            raise _cancelled(self.number, failed.message) from failed
-        except (ConnectionLoss, OperationTimeout, SessionExpired) as error:
-            if not await self.handed_over():
-                raise _cancelled(self.number, error.message) from error
-        self.is_committed = True
+        is_doubtful = False
+        while not self.is_committed:
+            try:
+                await self._keeper.multi(ops)
+                self.is_committed = True
+            except MultiFailed as failed:
+                if not (is_doubtful and await self.handed_over()):
+                    raise _cancelled(self.number, failed.message) from failed
+            except (ConnectionLoss, OperationTimeout, SessionExpired) as error:
+                is_doubtful = True
+                if not await self.handed_over() and self._keeper.is_expired:
+                    raise _cancelled(self.number, error.message) from error
 
     async def ops(self, changes: Mapping[str, str | None]) -> Sequence[Op]:
         self._is_used = True

@@ -81,7 +81,7 @@ class DatabaseWorker:
                 pause_s = 0.0
             except (Unavailable, UnknownOutcome) as error:
                 end_if_cancelled()
-                progress.note_down(f"it cannot connect to ZooKeeper: {error.message}")
+                progress.note_keeper_away(error.message)
                 pause_s = _SHORT_PAUSE_S
             except (OnclusterError, OSError) as error:
                 end_if_cancelled()

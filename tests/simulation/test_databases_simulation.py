@@ -527,6 +527,52 @@ def test_nodes_that_no_session_owns_hold_up_nobody() -> None:
     run_simulation(1, main)
 
 
+def test_a_statement_is_not_refused_while_keeper_changes_its_leader() -> None:
+    async def main(env: SimulationEnv) -> None:
+        server, replica, database = await _one_replica(env)
+        assert replica.process is not None
+        # 1. Keeper is away when the statement comes. 2. It comes back, and loses the sessions or not.
+        for number, is_forgetful in enumerate((False, True)):
+            server.stop()
+            submitting = asyncio.ensure_future(replica.submit(f"CREATE a{number} t"))
+            await asyncio.sleep(3.0)
+            server.start()
+            if is_forgetful:
+                for session_id in server.session_ids(replica.process.name):
+                    server.expire_session(session_id)
+            async with asyncio.timeout(30):
+                assert await submitting == "ok"
+        await database.stop(grace_s=1)
+
+    run_simulation(1, main)
+
+
+@pytest.mark.parametrize("what", ["request", "reply"])
+def test_a_connection_that_breaks_costs_no_statement(what: str) -> None:
+    async def main(env: SimulationEnv) -> None:
+        server, replica, database = await _one_replica(env)
+        assert replica.schema is not None and replica.process is not None
+        session_ids = server.session_ids(replica.process.name)
+        lose = server.lose_next_request if what == "request" else server.lose_next_reply
+        for kind in (RequestKind.GET, RequestKind.MULTI, RequestKind.CREATE):
+            lose(session_ids[0], kind=kind)
+            assert await replica.submit(f"CREATE {kind.name} t") == "ok"
+        as_initiator = replica.schema.as_initiator
+
+        async def loses_the_commit(query: str, commit: Commit) -> None:
+            for _ in range(2):
+                lose(session_ids[0], kind=RequestKind.MULTI)
+            await as_initiator(query, commit)
+
+        replica.schema.as_initiator = loses_the_commit  # type: ignore[method-assign]
+        assert await replica.submit("CREATE a t") == "ok"
+        assert server.session_ids(replica.process.name) == session_ids
+        assert sorted(replica.disk.texts) == ["CREATE", "GET", "MULTI", "a"]
+        await database.stop(grace_s=1)
+
+    run_simulation(1, main)
+
+
 @pytest.mark.parametrize("day", ["good", "lost connection", "later entry"])
 def test_a_definition_that_was_planned_wrong_is_put_right_and_nobody_s_rows_go_aside(day: str) -> None:
     """What the initiator commits beforehand is planned; what it then has is what all have."""
