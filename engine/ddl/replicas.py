@@ -120,7 +120,11 @@ class ReplicaMarker:
     async def _mark_if_ours(self, host: HostId) -> None:
         if host.host not in self._own_names and not await is_own_host(self._resolver, host.host):
             return
-        if not await self._clear_the_way(host):
+        if (stamp := await self._clear_the_way(host)) is not None:
+            if host not in self._refused:
+                level = logging.WARNING if host.host in self._own_names else logging.INFO
+                uuid = stamp.decode(errors="replace")
+                logger.log(level, "ddl.name_of_another_server host=%s its_uuid=%s", host, uuid)
             self._refused.add(host)
             return
         if host in self._marked:
@@ -146,23 +150,22 @@ class ReplicaMarker:
         self._refused.discard(host)
         logger.info("ddl.replica_active host=%s", host)
 
-    async def _clear_the_way(self, host: HostId) -> bool:
-        """Remove what an earlier session left; False when the id belongs to another server."""
+    async def _clear_the_way(self, host: HostId) -> bytes | None:
+        """Remove what an earlier session left; the stamp of another server that has the id."""
         path = self._paths.replica_active(host)
         try:
             node = await self._keeper.get(path)
         except NoNode:
-            return True
+            return None
         if node.stat.ephemeral_owner == self._keeper.session_id:
-            return True
+            return None
         if self._note_sibling(host, node.stat.ephemeral_owner):
-            return True
+            return None
         if node.data == self._identity.stamp:
             await try_remove(self._keeper, path, version=node.stat.version)
         elif not await remove_unowned(self._keeper, path):
-            logger.warning("ddl.replica_of_other host=%s stamp=%r", host, node.data[:60])
-            return False
-        return True
+            return node.data[:60]
+        return None
 
     def _note_sibling(self, host: HostId, owner: int) -> bool:
         """Whether the id is marked by a living session of this server; then it is ours."""

@@ -330,19 +330,23 @@ async def _configuration(asking: _Asking) -> ConfigurationFacts:
     replicas, macros = await asyncio.gather(
         asking.rows(
             "clusters",
-            {"shard_num": _NUMBER, "host_name": "{}", "port": _NUMBER},
+            {"shard_num": _NUMBER, "host_name": "{}", "port": _NUMBER, "is_local": _NUMBER},
             where=f"WHERE cluster = {quote_string(asking.site.cluster)} ORDER BY shard_num, replica_num",
             needed=("cluster", "shard_num", "replica_num", "host_name", "port"),
         ),
         asking.rows("macros", {"macro": "{}", "substitution": "{}"}, needed=("macro", "substitution")),
     )
     shards: dict[int, tuple[HostId, ...]] = {}
+    itself: set[HostId] = set()
     for row in replicas:
-        at = row["shard_num"]
-        shards[at] = (*shards.get(at, ()), HostId(row["host_name"], row["port"]))
+        at, host = row["shard_num"], HostId(row["host_name"], row["port"])
+        shards[at] = (*shards.get(at, ()), host)
+        if row.get("is_local"):
+            itself.add(host)
     silent = {gap.what for gap in asking.not_said}
     return ConfigurationFacts(
         shards=None if "system.clusters" in silent else shards,
+        itself=None if "system.clusters" in silent else frozenset(itself),
         macros=None if "system.macros" in silent else {row["macro"]: row["substitution"] for row in macros},
     )
 

@@ -1,5 +1,5 @@
 """Checks what hosts were configured with: all of them have to know the same cluster, as we do, and no two may
-take themselves for the same replica.
+take themselves for the same host or replica.
 
 Where the queue is in Keeper no host tells: one that looks elsewhere is found by entries that wait for it.
 """
@@ -28,6 +28,9 @@ def check_configuration(facts: ClusterFacts, settings: HealthSettings) -> Iterat
         theirs = host.configuration.shards
         if theirs is not None and not is_same_cluster(facts.shards, theirs):
             yield _other_cluster(facts, host, theirs)
+        itself = host.configuration.itself or frozenset()
+        if itself and host.host not in itself and itself & facts.hosts.keys():
+            yield _another_host(facts, host, sorted(itself))
         macros = host.configuration.macros or {}
         if _REPLICA in macros:
             alike[tuple(sorted(macros.items()))].append(host.host)
@@ -52,6 +55,22 @@ def _other_cluster(facts: ClusterFacts, host: HostFacts, theirs: Shards) -> Find
         "tables and checks go by it.",
         host=host.host,
         subject="remote_servers",
+    )
+
+
+def _another_host(facts: ClusterFacts, host: HostFacts, itself: list[HostId]) -> Finding:
+    name, other = host.host.readable, listed([each.readable for each in itself])
+    return finding(
+        facts,
+        FindingKind.CONFIG_DIFFERS,
+        Severity.CRITICAL,
+        f"What answers at {name} takes itself for {other}: it carries out ON CLUSTER statements for {other}, "
+        f"perhaps in its place, and none for {name}.",
+        "Give each server its own name, that by which <remote_servers> knows it: <host_name> of a node, the "
+        "machine's name or address of a ClickHouse server. Is it the right server for that name, correct the "
+        "address over which it was asked (<http_addresses>).",
+        host=host.host,
+        subject="host_name",
     )
 
 

@@ -154,9 +154,10 @@ class NotSaid:
 @dataclass(frozen=True, slots=True)
 class ConfigurationFacts:
     """What a host was configured with: the cluster's shards by number, none if it does not know the cluster,
-    and its macros. None where it did not say."""
+    which of the cluster's hosts it takes itself for, and its macros. None where it did not say."""
 
     shards: Mapping[int, tuple[HostId, ...]] | None = None
+    itself: frozenset[HostId] | None = None
     macros: Mapping[str, str] | None = None
 
 

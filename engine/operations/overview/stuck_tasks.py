@@ -123,7 +123,7 @@ def _why_host_waits(head: _Head) -> tuple[str, str]:
             return (
                 "The host's queue worker is off line: it has no session with Keeper"
                 + (", though the server answers over HTTP." if head.server else "."),
-                "Look in that server's log for its connection to Keeper.",
+                "Look in its log for its connection to Keeper, or that its name is another server's.",
             )
         case _ if is_down:
             return (

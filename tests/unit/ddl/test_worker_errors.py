@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 import sqlite3
+from uuid import UUID
 
 import pytest
 
@@ -78,6 +79,23 @@ def test_these_errors_are_tried_again_and_never_reported(code: int) -> None:
         assert (tries, len(bench.databases["a"].effects)) == (3, 1)
 
     run(main, "a")
+
+
+def test_a_server_with_the_name_of_another_one_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def main(bench: Bench) -> None:
+        bench.start("a", server_uuid=UUID(int=7))
+        await bench.env.sleep(5)
+        bench.start("copy", host_name="a")
+        await bench.env.sleep(60)
+        said = [each for each in caplog.messages if each.startswith("ddl.name_of_another_server")]
+        assert said == [f"ddl.name_of_another_server host=a:9000 its_uuid={UUID(int=7)}"]
+        # The other one goes, and the name is this one's.
+        await bench.stop("a")
+        await bench.env.sleep(60)
+        active = await (await bench.keeper()).get(PATHS.replica_active(host("a")))
+        assert active.data != str(UUID(int=7)).encode()
+
+    run(main)
 
 
 def test_a_queue_that_keeper_refuses_is_asked_for_every_few_seconds(caplog: pytest.LogCaptureFixture) -> None:

@@ -38,7 +38,7 @@ COLUMNS = {
     "broken_data_files error_count is_blocked",
     "disks": "name path free_space total_space",
     "detached_parts": "database table name modification_time reason",
-    "clusters": "cluster shard_num replica_num host_name port",
+    "clusters": "cluster shard_num replica_num host_name port is_local",
     "macros": "macro substitution",
 }
 """What a server of today has; texts begin empty, numbers 0."""

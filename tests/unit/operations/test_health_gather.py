@@ -343,6 +343,20 @@ def test_hosts_that_know_another_cluster_or_none_are_named_with_the_difference(t
     assert "does not know the cluster" in none.what
 
 
+def test_a_host_that_takes_itself_for_another_one_is_named(tmp_path):
+    def change(nodes):
+        for number, node in enumerate(nodes):
+            rows = node.tables["clusters"]
+            # n2 was given the name of n1; n3 is known by an address that it has not; n4 does not say.
+            local = {0: 0, 1: 0, 2: 9}.get(number)
+            node.tables["clusters"] = [row | {"is_local": int(at == local)} for at, row in enumerate(rows)]
+        nodes[3].columns["clusters"] = nodes[3].columns["clusters"].removesuffix(" is_local")
+
+    (found,) = looked(tmp_path, change).findings
+    assert (found.kind, found.host, found.severity) == (K.CONFIG_DIFFERS, "n2:9000", Severity.CRITICAL)
+    assert "at n2:9000 takes itself for n1:9000" in found.what
+
+
 def test_hosts_with_the_same_macros_are_one_replica_to_themselves(tmp_path):
     def macros(**texts):
         return [{"macro": name, "substitution": text} for name, text in texts.items()]
