@@ -32,6 +32,13 @@ two. The URL's own `connect_timeout` goes before it."""
 IN_MEMORY = ":memory:"
 """SQLite's name for a database that is no file, which holds no records."""
 _MODE = "oncluster_begin"
+_CLOSED_SCHEMAS = sa.text(
+    "SELECT nspname FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace "
+    "WHERE relname = :name AND NOT has_schema_privilege(pg_namespace.oid, 'USAGE') "
+    "AND quote_ident(nspname) IN "
+    "(SELECT CASE trim(entry) WHEN '\"$user\"' THEN quote_ident(current_user) ELSE trim(entry) END "
+    "FROM unnest(string_to_array(current_setting('search_path'), ',')) AS entry)"
+)
 _DRIVERS = {
     "sqlite": "sqlite+pysqlite",
     "postgres": "postgresql+psycopg2",
@@ -87,6 +94,17 @@ def _engine(url: URL) -> Engine:
     engine = sa.create_engine(url, poolclass=NullPool, connect_args=limits)
     event.listen(engine, "begin", _begin_postgresql)
     return engine
+
+
+def has_table(connection: Connection, name: str) -> bool:
+    """Whether there is such a table. In PostgreSQL one in a schema that the role must not use looks as if it
+    were not there. With one in its search path the table is asked for, and the server says it (42501)."""
+    if sa.inspect(connection).has_table(name):
+        return True
+    if connection.dialect.name == "postgresql":
+        for schema in connection.scalars(_CLOSED_SCHEMAS, {"name": name}):
+            connection.execute(sa.select(sa.literal(1)).select_from(sa.table(name, schema=schema)).limit(1))
+    return False
 
 
 def shown_url(url: str) -> str:

@@ -45,11 +45,12 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
-    inspect,
     select,
     text,
 )
 from sqlalchemy.types import TypeDecorator, TypeEngine, UserDefinedType
+
+from engine.database import has_table
 
 SCHEMA_VERSION = 2
 """1: `expired` and `abandoned` could not be followed by what the host said later."""
@@ -291,7 +292,7 @@ _NOT_DONE = "not every required host is done"
 
 def create_schema(connection: Connection, *, ledger_id: str, at_ms: int) -> None:
     """Make tables, view and triggers where they are missing. The caller holds the writers' lock."""
-    if inspect(connection).has_table(schema_table.name):
+    if has_table(connection, schema_table.name):
         return
     metadata.create_all(connection, checkfirst=False)
     connection.execute(text(LEDGER_VIEW))
@@ -323,7 +324,7 @@ def lock_fences(connection: Connection, cluster: str) -> None:
 
 def schema_state(connection: Connection) -> tuple[int, str] | None:
     """(schema version, ledger id), or None where there is no ledger yet."""
-    if not inspect(connection).has_table(schema_table.name):
+    if not has_table(connection, schema_table.name):
         return None
     row = connection.execute(select(schema_table).order_by(schema_table.c.version.desc())).first()
     return None if row is None else (int(row.version), str(row.ledger_id))

@@ -349,7 +349,7 @@ class Records:
 
 
 def _are_there(connection: Connection) -> bool:
-    return sa.inspect(connection).has_table(schema.alerts.name)
+    return database.has_table(connection, schema.alerts.name)
 
 
 def _make(connection: Connection) -> None:

@@ -93,3 +93,20 @@ def test_reading_makes_no_ledger_and_finds_the_one_that_another_makes_meanwhile(
     holding(open_ledger(ledger_url))
     assert (ledger.is_made, ledger.max_fence("c")) == (True, 1)
     assert ledger.ledger_id == open_ledger(ledger_url).ledger_id
+
+
+@pytest.mark.slow
+def test_a_ledger_in_a_schema_that_the_role_must_not_use_is_not_missing(postgresql_ledger_url: str) -> None:
+    """As after a REVOKE, or for a new role of a PostgreSQL whose `public` is closed."""
+    holding(open_ledger(postgresql_ledger_url))
+    engine = sa.create_engine(postgresql_ledger_url.replace("postgresql:", "postgresql+psycopg2:"))
+    role = engine.url.database
+    with engine.begin() as connection:
+        connection.execute(sa.text(f"REVOKE ALL ON SCHEMA public FROM PUBLIC; CREATE ROLE {role} LOGIN"))
+    url = postgresql_ledger_url.replace("postgres@", f"{role}@")
+    with pytest.raises(LedgerUnavailable, match="permission denied for schema public"):
+        open_ledger(url)
+    with engine.begin() as connection:
+        connection.execute(sa.text(f"CREATE SCHEMA {role} AUTHORIZATION {role}"))
+        connection.execute(sa.text(f"ALTER ROLE {role} SET search_path = {role}"))
+    assert not open_ledger(url).is_made  # a place of its own
