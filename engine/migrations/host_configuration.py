@@ -24,10 +24,11 @@ _ALWAYS_THERE = frozenset({"database", "table", "uuid", "server_uuid"})
 @dataclass(frozen=True, slots=True)
 class HostConfiguration:
     """One host's. `shards` are those of the folder's cluster, none if the host does not know it; `macros` are
-    names."""
+    names, and `default_macros` those that a replicated engine without arguments needs."""
 
     shards: Shards
     macros: frozenset[str]
+    default_macros: frozenset[str] = frozenset()
 
 
 def other_clusters(
@@ -51,27 +52,35 @@ def missing_macros(
     statement: ScriptStatement, configurations: Mapping[HostId, HostConfiguration]
 ) -> dict[str, list[HostId]]:
     """By each macro of the statement's engine that is not everywhere, the hosts without it."""
-    missing: dict[str, list[HostId]] = {}
-    for name in sorted(_macros_of_engine(statement.sql) - _ALWAYS_THERE):
-        hosts = [host for host, its in configurations.items() if name not in its.macros]
-        if hosts:
-            missing[name] = hosts
-    return missing
+    needed = _macros_of_engine(statement.sql)
+    missing: dict[str, list[HostId]] = defaultdict(list)
+    for host, its in configurations.items():
+        for name in (its.default_macros if needed is None else needed) - _ALWAYS_THERE - its.macros:
+            missing[name].append(host)
+    return dict(sorted(missing.items()))
 
 
-def _macros_of_engine(sql: str) -> set[str]:
-    """Those in the strings that open the arguments of a replicated or a Distributed engine."""
+def _macros_of_engine(sql: str) -> frozenset[str] | None:
+    """Those in the strings that open the arguments of a replicated or a Distributed engine; None of a
+    replicated one without a path, which is the server's default."""
     engine = parse_statement(sql).engine or ""
     if not (engine.startswith("Replicated") or engine == "Distributed"):
-        return set()
+        return frozenset()
+    strings = _leading_strings(sql, engine)
+    if engine.endswith("MergeTree") and len(strings) < 2:
+        return None
+    return frozenset(macro for text in strings for macro in macros_in(text))
+
+
+def _leading_strings(sql: str, engine: str) -> list[str]:
     words = [token for token in tokenize(sql) if token.is_significant]
-    found: set[str] = set()
+    found: list[str] = []
     for at, (word, opening) in enumerate(pairwise(words)):
         if word.text != engine or opening.text != "(":
             continue
         for token in words[at + 2 :]:
             if token.kind is TokenKind.STRING:
-                found |= set(macros_in(literal_value(token)))
+                found.append(literal_value(token))
             elif token.text != ",":
                 return found
     return found

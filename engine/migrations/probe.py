@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from engine.client.node_client import NodeClient
-from engine.errors import OnclusterError
+from engine.errors import OnclusterError, SqlError
 from engine.migrations.host_configuration import HostConfiguration
 from engine.migrations.plan import TableFacts
 from engine.names import HostId, TableName, quote_string
+from engine.sql import macros_in
 
 _PATIENCE_S = 10.0
 
@@ -77,10 +78,12 @@ class HttpProbe:
                 f"WHERE cluster = {quote_string(cluster)} ORDER BY shard_num, replica_num"
             )
             macros = await client.query_rows("SELECT macro FROM system.macros")
+            default_macros = await _default_macros(client)
         shards: dict[int, tuple[HostId, ...]] = {}
         for number, name, port in replicas.rows:
             shards[int(number)] = (*shards.get(int(number), ()), HostId(str(name), int(port)))
-        return HostConfiguration(shards, frozenset(str(name) for (name,) in macros.rows))
+        names = frozenset(str(name) for (name,) in macros.rows)
+        return HostConfiguration(shards, names, default_macros)
 
     def _client(self, host: HostId) -> NodeClient | None:
         url = self.urls.get(host.host)
@@ -94,3 +97,16 @@ class HttpProbe:
             timeout_s=_PATIENCE_S,
             connect_timeout_s=_PATIENCE_S / 2,
         )
+
+
+async def _default_macros(client: NodeClient) -> frozenset[str]:
+    """Of the path and the name that a replicated engine without arguments means. Empty of servers that do
+    not show them, as those before ClickHouse 24. Raises NodeUnavailable, ReplyLost."""
+    try:
+        defaults = await client.query_rows(
+            "SELECT value FROM system.server_settings "
+            "WHERE name IN ('default_replica_path', 'default_replica_name')"
+        )
+    except SqlError:
+        return frozenset()
+    return frozenset(macro for (text,) in defaults.rows for macro in macros_in(str(text)))

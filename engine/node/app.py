@@ -98,6 +98,8 @@ class Node:
                 display_name=config.host_name,
                 tcp_port=config.tcp_port,
                 macros=config.topology.macros,
+                replica_path=config.default_replica_path,
+                replica_name=config.default_replica_name,
                 graphite=sections_xml(config.graphite),
                 constraints=config.constraints,
             ),

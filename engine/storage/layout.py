@@ -73,6 +73,9 @@ class ChdbSettings:
     file_access: bool = False
     graphite: Sequence[str] = ()
     """Sections of rollup rules, as XML."""
+    replica_path: str = "/clickhouse/tables/{uuid}/{shard}"
+    replica_name: str = "{replica}"
+    """What a replicated engine without arguments means, as `system.server_settings` shows it."""
     unreachable_cluster: str = ""
     """The name of a cluster of one host that nobody reaches, for what has to be over one."""
     constraints: Mapping[str, Mapping[str, Constraint]] = field(default_factory=dict)
@@ -157,6 +160,8 @@ def _server(own: Path, settings: ChdbSettings) -> str:
   <users_config>{escape(str(own / "users.xml"))}</users_config>
   <macros>
 {macros}  </macros>
+  <default_replica_path>{escape(settings.replica_path)}</default_replica_path>
+  <default_replica_name>{escape(settings.replica_name)}</default_replica_name>
   <merge_tree>
     <fsync_after_insert>{fsync}</fsync_after_insert>
     <fsync_part_directory>{fsync}</fsync_part_directory>

@@ -133,7 +133,8 @@ def test_hosts_that_are_configured_otherwise_are_noted_where_it_matters_to_a_sta
         "1_t.up.sql": "CREATE DATABASE s;\n"
         "CREATE TABLE s.r (x Int8) ENGINE = ReplicatedMergeTree('/{layer}/r', '{replica}') ORDER BY x;\n"
         "CREATE TABLE s.d AS s.r ENGINE = Distributed('{cluster}', s, r, x);\n"
-        "CREATE VIEW s.v AS SELECT '{no_macro}'"
+        "CREATE VIEW s.v AS SELECT '{no_macro}';\n"
+        "CREATE TABLE s.p (x Int8) ENGINE = ReplicatedReplacingMergeTree(x) ORDER BY tuple()"
     }
     ours = {1: (NODE1, NODE2)}
     all_macros = frozenset({"layer", "replica", "cluster"})
@@ -174,6 +175,9 @@ def test_hosts_that_are_configured_otherwise_are_noted_where_it_matters_to_a_sta
             "1.up statement 2 needs the macro 'layer', which node02",
             "1.up statement 3 needs the macro 'cluster', which node02",
         ]
+        needs = frozenset({"uuid", "shard", "replica"})
+        (note,) = await notes(node01=HostConfiguration(ours, all_macros, needs))
+        assert note.startswith("1.up statement 5 needs the macro 'shard', which node01:9000 does not have")
         await drive(runner, world.request())
         assert await notes(node02=HostConfiguration({}, frozenset())) == ()  # nothing is sent
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from engine.migrations.probe import HttpProbe
+from engine.names import HostId
 from engine.testing.cluster_files import clusters_xml
 from engine.testing.local_cluster import blocking_cluster
 from tests.node.http_client import HttpAt
@@ -165,3 +168,11 @@ def test_the_servers_own_default_path_and_name(tmp_path: Path) -> None:
         nodes["n1"].query("RENAME TABLE t TO renamed ON CLUSTER all")
         nodes["n2"].query("DROP TABLE renamed ON CLUSTER all SYNC")
         assert nodes["n1"].query("SELECT name FROM system.zookeeper WHERE path = '/own'") == ""
+
+        asked = HttpProbe({"n1": nodes["n1"].url}).configuration(HostId("n1", 9000), "all")
+        its = asyncio.run(asked)
+        assert its is not None
+        assert (its.macros, its.default_macros) == (
+            {"shard", "replica"},
+            {"uuid", "database", "table", "shard", "replica"},
+        )
