@@ -17,6 +17,7 @@ from engine.names import HostId, QueuePaths, shard_node_name
 
 DEFAULT_HTTP_PORT = 8123
 DEFAULT_HTTPS_PORT = 8443
+EMPTY_PASSWORD_SHA256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +180,8 @@ KeeperSection = ZooKeeper | Etcd
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """One entry of `users`. An empty digest means that no password is asked. Digests are lower-case hex.
-    `limits_not_kept` names what configuration says of the user in vain."""
+    """One entry of `users`. With an empty digest any password is right, as with ClickHouse's `no_password`.
+    Digests are lower-case hex. `limits_not_kept` names what configuration says of the user in vain."""
 
     name: str
     password_sha256_hex: str = field(default="", repr=False)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from engine.config import reading
 from engine.config.element import Element
-from engine.config.model import User
+from engine.config.model import EMPTY_PASSWORD_SHA256, User
 from engine.config.profiles import DEFAULT, Profiles
 from engine.config.quotas import Quota, read_quotas
 from engine.config.user_limits import check_rights, limits_not_kept
@@ -31,7 +31,8 @@ _UNSUPPORTED = {
 
 
 def read_users(root: Element, profiles: Profiles) -> dict[str, User]:
-    """Every user. Without any, one called `default` with no password, who may come from this machine only.
+    """Every user. Without any, one called `default` with an empty password, who may come from this machine
+    only.
 
     Raises ConfigError, also for ways to authenticate and for rights that are not supported: a user is never
     let in because its password was not understood, nor shown what it must not see.
@@ -43,7 +44,11 @@ def read_users(root: Element, profiles: Profiles) -> dict[str, User]:
             if element.name in users:
                 raise ConfigError(f"{element.source}: user <{element.name}> is given twice")
             users[element.name] = _user(element, profiles, quotas)
-    return users or {"default": User("default", profile=profiles.default, networks=_LOOPBACK)}
+    if not users:
+        users["default"] = User(
+            "default", EMPTY_PASSWORD_SHA256, profile=profiles.default, networks=_LOOPBACK
+        )
+    return users
 
 
 def _user(element: Element, profiles: Profiles, quotas: Mapping[str, Quota]) -> User:
@@ -80,7 +85,7 @@ def _digest(element: Element) -> str:
         what = "no password" if not given else " and ".join(f"<{name}>" for name in given)
         raise ConfigError(
             f"{element.source}: user '{element.name}' has {what}",
-            hint=f"Give exactly one of {', '.join(_CREDENTIALS)}; an empty <password/> asks for none.",
+            hint=f"Give exactly one of {', '.join(_CREDENTIALS)}; with <no_password/> any is right.",
         )
     value = reading.text(element, given[0])
     if given[0] == "password_sha256_hex":
@@ -90,7 +95,7 @@ def _digest(element: Element) -> str:
                 f"{element.source}: <password_sha256_hex> of user '{element.name}' is not 64 hex digits"
             )
         return digest
-    return hashlib.sha256(value.encode()).hexdigest() if given[0] == "password" and value else ""
+    return hashlib.sha256(value.encode()).hexdigest() if given[0] == "password" else ""
 
 
 def _networks(element: Element) -> tuple[str, ...]:

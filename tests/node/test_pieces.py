@@ -2,6 +2,7 @@
 
 import contextlib
 import gzip
+import hashlib
 import struct
 import tracemalloc
 from collections.abc import AsyncIterator
@@ -212,6 +213,15 @@ def test_a_user_comes_from_its_networks_only(networks: tuple[str, ...], address:
     users = {"u": User("u", networks=networks)}
     with contextlib.nullcontext() if allowed else pytest.raises(SqlError):
         assert authenticate(users, Credentials("u"), address).name == "u"
+
+
+def test_an_empty_password_is_one_and_no_password_takes_any() -> None:
+    users = {"empty": User("empty", hashlib.sha256(b"").hexdigest()), "open": User("open")}
+    for credentials in (Credentials("empty"), Credentials("open"), Credentials("open", "x")):
+        assert authenticate(users, credentials, "127.0.0.1").name == credentials.user
+    for known in (users, {}):
+        with pytest.raises(SqlError, match="Authentication failed"):
+            authenticate(known, Credentials(next(iter(known), "default"), "x"), "127.0.0.1")
 
 
 def test_without_users_there_is_a_default_one_without_a_password() -> None:

@@ -10,7 +10,7 @@ import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from engine.config.model import User
+from engine.config.model import EMPTY_PASSWORD_SHA256, User
 from engine.ddl.text import encode_bytes
 from engine.errors import Code, SqlError
 
@@ -64,9 +64,10 @@ def _basic(header: str) -> Credentials:
 def authenticate(users: Mapping[str, User], credentials: Credentials, address: str) -> User:
     """The user, or SqlError 516 that does not say what was wrong. Compares in constant time.
 
-    Without any configured user there is `default` without a password, as in ClickHouse's own configuration.
+    Without any configured user there is `default` with an empty password, as in ClickHouse's own
+    configuration.
     """
-    known = users or {DEFAULT_USER: User(DEFAULT_USER)}
+    known = users or {DEFAULT_USER: User(DEFAULT_USER, EMPTY_PASSWORD_SHA256)}
     user = known.get(credentials.user)
     digest = hashlib.sha256(encode_bytes(credentials.password)).hexdigest()
     expected = user.password_sha256_hex.lower() if user is not None else _NOBODY_SHA256

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from engine.config.load import load_client_config, load_node_config, load_topology
-from engine.config.model import DistributedDdl, ZooKeeper
+from engine.config.model import EMPTY_PASSWORD_SHA256, DistributedDdl, ZooKeeper
 from engine.config.profiles import Constraint
 from engine.errors import ConfigError
 from engine.names import HostId
@@ -454,7 +454,7 @@ def test_users_and_profiles_are_read_from_their_own_file(tmp_path: Path) -> None
     write(tmp_path / "users.d" / "more.yaml", 'users: {guest: {password: ""}}\n')
     config = load(tmp_path, "<users_config>users.xml</users_config>")
     assert config.users["default"].password_sha256_hex == ""
-    assert config.users["guest"].password_sha256_hex == ""
+    assert config.users["guest"].password_sha256_hex == EMPTY_PASSWORD_SHA256
     assert config.users["plain"].password_sha256_hex == _SHA256_OF_X
     assert config.users["hashed"].password_sha256_hex == _SHA256_OF_X
     assert config.users["plain"].networks == ("10.0.0.0/8", "::1/128")
