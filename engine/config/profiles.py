@@ -15,6 +15,8 @@ from engine.config.element import Element
 from engine.errors import ConfigError
 
 DEFAULT = "default"
+OF_TABLES = "merge_tree_"
+"""Begins the names of constraints on settings of MergeTree tables."""
 _CONSTRAINTS = "constraints"
 
 

@@ -8,7 +8,6 @@ data from anybody, and is named, so that the log can say so.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
 from engine.config import reading
 from engine.config.element import Element
@@ -18,7 +17,6 @@ from engine.errors import ConfigError
 _RIGHTS = ("allow_databases", "allow_dictionaries", "databases", "grants")
 _ALL = re.compile(r"\s*GRANT\s+ALL\s+ON\s+\*\s*\.\s*\*(?:\s+WITH\s+GRANT\s+OPTION)?\s*;?\s*", re.IGNORECASE)
 _DEFAULT = "default"
-_OF_TABLES = "merge_tree_"
 
 
 def check_rights(user: Element) -> None:
@@ -32,15 +30,12 @@ def check_rights(user: Element) -> None:
             )
 
 
-def limits_not_kept(user: Element, quota: Quota | None, constrained: Iterable[str]) -> tuple[str, ...]:
-    """What of its quota a node does not keep, and constraints on settings of tables: they have no effect.
-    `constrained` are the names of its constraints. A quota that does not exist limits nothing, as in
-    ClickHouse."""
+def limits_not_kept(user: Element, quota: Quota | None) -> tuple[str, ...]:
+    """What of its quota a node does not keep. One that does not exist limits nothing, as in ClickHouse."""
     name = reading.text(user, "quota")
-    of_quota = (f"quota {name}: {limit}" for limit in (quota.not_kept if quota is not None else ()))
-    missing = (f"quota {name}, which does not exist",) if quota is None and name not in ("", _DEFAULT) else ()
-    of_tables = (f"constraint {name}" for name in constrained if name.startswith(_OF_TABLES))
-    return (*missing, *of_quota, *of_tables)
+    if quota is not None:
+        return tuple(f"quota {name}: {limit}" for limit in quota.not_kept)
+    return () if name in ("", _DEFAULT) else (f"quota {name}, which does not exist",)
 
 
 def _is_everything(grants: Element) -> bool:

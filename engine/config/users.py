@@ -75,7 +75,7 @@ def _user(element: Element, profiles: Profiles, quotas: Mapping[str, Quota]) -> 
         networks=_networks(element),
         allow_distributed_ddl=allow.lower() not in ("0", "false"),
         quota=quota,
-        limits_not_kept=limits_not_kept(element, quota, profiles.constraints.get(profile, {})),
+        limits_not_kept=limits_not_kept(element, quota),
     )
 
 

@@ -60,8 +60,19 @@ def all_settings(sql: str) -> list[TextSetting]:
     return found
 
 
+def table_settings(sql: str) -> list[TextSetting]:
+    """What a statement may make settings of a table: every SETTINGS clause, and MODIFY SETTING."""
+    cursor = Cursor(sql)
+    found: list[TextSetting] = []
+    for at, word in enumerate(cursor.words):
+        cursor.at = at
+        if word == "SETTINGS" or (word == "SETTING" and cursor.words[at - 1] == "MODIFY"):
+            found += _clause(cursor)
+    return found
+
+
 def _clause(cursor: Cursor) -> list[TextSetting]:
-    """From the word SETTINGS or SET on; the cursor is behind the last that can be read."""
+    """From the word SETTINGS, SETTING or SET on; the cursor is behind the last that can be read."""
     found: list[TextSetting] = []
     cursor.at += 1
     while (name := cursor.identifier()) is not None:

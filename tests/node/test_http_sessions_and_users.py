@@ -318,6 +318,15 @@ BOUND = {"user": "bound", "password": "b"}
         ("SET max_block_size = 1001", {}),
         ("SET max_threads = 1, max_block_size = DEFAULT", {}),
         ("CREATE VIEW unbound AS SELECT 1 SETTINGS max_block_size = 2000", {}),
+        (
+            "CREATE TABLE unbound (a Int8) ENGINE = MergeTree ORDER BY a SETTINGS merge_max_block_size = 16",
+            {},
+        ),
+        (
+            "ALTER TABLE n DROP COLUMN b, MODIFY SETTING ttl_only_drop_parts = 1, merge_max_block_size = 1",
+            {},
+        ),
+        ("INSERT INTO n SELECT 1 PARALLEL WITH ALTER TABLE n MODIFY SETTING merge_max_block_size = 1", {}),
     ],
 )
 def test_constraints_of_a_profile_hold(node: RunningNode, sql: str, settings: dict[str, str]) -> None:
@@ -330,6 +339,9 @@ def test_what_constraints_allow_is_set_and_the_node_sets_what_it_needs(node: Run
     node.query("SET max_block_size = 10", session_id="bound", **BOUND)
     assert node.query("SELECT getSetting('max_block_size')", session_id="bound", **BOUND) == "10\n"
     assert node.query("SELECT 1 SETTINGS max_execution_time = 8", **BOUND) == "1\n"
+    made = "CREATE TABLE made (a Int8) ENGINE = MergeTree ORDER BY a SETTINGS merge_max_block_size = 512"
+    node.query(made, **BOUND)
+    node.query("ALTER TABLE made MODIFY SETTING merge_max_block_size = 8192", **BOUND)
     assert node.query("SELECT getSetting('max_block_size')", max_block_size="1001") == "1001\n"  # another's
     # A part of another node's statement is read with what the profile allows.
     mark = "/* distributed depth 1 */ "

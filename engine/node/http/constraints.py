@@ -1,4 +1,6 @@
-"""Constraints of a user's profile hold for what it sets in a request: in its URL, by SET, by SETTINGS."""
+"""Constraints of a user's profile hold for what it sets in a request: in its URL, by SET, by SETTINGS, and
+for settings of tables that it makes or alters.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +8,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from engine.config.model import User
+from engine.config.profiles import OF_TABLES
 from engine.errors import SqlError
 from engine.node.distributed.reading.chdb_request import DEPTH
 from engine.node.http.query import HttpQuery
-from engine.sql.settings_clauses import all_settings
+from engine.sql import StatementKind, parse_statement
+from engine.sql.settings_clauses import all_settings, table_settings
 from engine.storage.setting_rules import SettingRules
+
+_SET_NONE_OF_TABLES = frozenset({StatementKind.SELECT, StatementKind.INSERT, StatementKind.SET})
 
 
 class Constraints:
@@ -40,7 +46,9 @@ class Constraints:
     async def of_statement(self, user: User, sql: str) -> None:
         """Raises SqlError 452."""
         if self._concern(user):
-            settings = ((setting.name, setting.value) for setting in all_settings(sql))
+            settings = [(setting.name, setting.value) for setting in all_settings(sql)]
+            if parse_statement(sql).kind not in _SET_NONE_OF_TABLES:
+                settings += [(OF_TABLES + each.name, each.value) for each in table_settings(sql)]
             await self._rules.check(user.profile, settings)
 
     def _concern(self, user: User) -> bool:

@@ -261,9 +261,7 @@ def test_limits_of_users_that_a_node_does_not_keep_are_named(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path.write_text(
-        "<clickhouse><users><ann><password/><profile>low</profile><quota>few</quota></ann><bob><password/><quota>none</quota></bob></users>"
-        "<profiles><low><constraints><merge_tree_max_parts_to_move><const/></merge_tree_max_parts_to_move>"
-        "<max_threads><max>2</max></max_threads></constraints></low></profiles>"
+        "<clickhouse><users><ann><password/><quota>few</quota></ann><bob><password/><quota>none</quota></bob></users>"
         "<quotas><few><interval><duration>60</duration><queries>5</queries>"
         "<failed_sequential_authentications>3</failed_sequential_authentications></interval></few>"
         "<default><interval><duration>60</duration><queries>0</queries></interval></default></quotas></clickhouse>"
@@ -272,6 +270,5 @@ def test_limits_of_users_that_a_node_does_not_keep_are_named(
     said = [text for text in caplog.messages if "limit_ignored" in text]
     assert [re.findall(r"user=(\S+) limit='(.*?)'", text)[0] for text in said] == [
         ("ann", "quota few: failed_sequential_authentications"),
-        ("ann", "constraint merge_tree_max_parts_to_move"),
         ("bob", "quota none, which does not exist"),
     ]
