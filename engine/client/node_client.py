@@ -149,9 +149,11 @@ class NodeClient:
         format: str = "TabSeparated",
         settings: Mapping[str, str] = _NONE,
         params: Mapping[str, str] = _NONE,
+        is_bounded: bool = False,
     ) -> str:
-        """The result as the server wrote it. Raises as `query_rows`."""
-        reply = await self._post(sql, settings=settings, params=params, format=format)
+        """The result as the server wrote it. `is_bounded`: the caller sees to it that this ends. Raises as
+        `query_rows`."""
+        reply = await self._post(sql, settings=settings, params=params, format=format, is_bounded=is_bounded)
         return reply.body.decode("utf-8", "replace")
 
     async def command(

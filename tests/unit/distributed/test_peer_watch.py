@@ -62,6 +62,21 @@ async def test_who_asks_a_node_that_falls_silent_waits_no_more() -> None:
     await other.watch.close()
 
 
+async def test_a_node_that_has_much_to_do_is_waited_for_as_long_as_it_answers_pings() -> None:
+    other = Other(None, silence(), None, None)
+    answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    asking = asyncio.create_task(other.watch.while_it_answers(PEER, answer))
+    await other.pinged(4)
+    answer.set_result("an answer")
+    assert await asking == "an answer"
+    fallen = Other(None, silence(), silence())
+    never = asyncio.get_running_loop().create_future()
+    with pytest.raises(TimeoutError):
+        await fallen.watch.while_it_answers(PEER, never)
+    assert never.cancelled()
+    assert fallen.failures == 0
+
+
 @pytest.mark.parametrize("other_error", [NodeUnavailable("refused"), ReplyLost("reset")])
 async def test_a_node_that_says_anything_is_not_silent(other_error: OnclusterError) -> None:
     other = Other(None, silence(), None, silence(), other_error)

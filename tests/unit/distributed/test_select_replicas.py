@@ -70,6 +70,8 @@ class Replicas:
     failing: set[int] = field(default_factory=set)
     silent: set[int] = field(default_factory=set)
     """They take requests, and answer when nobody waits any more."""
+    busy: dict[int, int] = field(default_factory=dict)
+    """They answer a probe after so many pings."""
     hung: set[int] = field(default_factory=set)
     """They answer probes, and then nothing more, not even pings."""
     waiting: dict[int, asyncio.Transport] = field(default_factory=dict)
@@ -91,6 +93,10 @@ class Replicas:
         self.also_waited_for[number] = still
         is_probe = request.method == "POST"
         transport = request.transport
+        if request.path == "/ping" and number in self.busy:
+            self.busy[number] -= 1
+        while is_probe and self.busy.get(number, 0) > 0:
+            await asyncio.sleep(0.01)
         if transport is not None and (number in self.silent or (number in self.hung and not is_probe)):
             self.waiting[number] = transport
             self.on_silent()
@@ -377,6 +383,15 @@ async def test_the_only_replica_is_waited_for_no_longer_than_the_statement_may_w
 
 
 QUICK = Pace(every_s=0.02, ping_s=0.3)
+
+
+async def test_a_replica_that_has_much_to_do_is_waited_for(reading: Open) -> None:
+    """After ten seconds all connection tries had failed (279): it had too many statements to answer a probe."""
+    async with reading(2) as one:
+        one.health.watch.pace = QUICK
+        one.replicas.busy = {2: 5}
+        assert await one.who_is_read() == 2
+        assert one.node.failures_of(HostId("127.0.0.2", 9000))[0] == 0
 
 
 @pytest.mark.parametrize("sql", [SQL, "SELECT groupBitOr(k) FROM d"])

@@ -29,8 +29,8 @@ from engine.storage import ChdbPool
 from engine.storage.guard import OWN_COLLECTION
 
 _MAX_SEEN = 10_000
-_PROBE_S = 10.0
-"""As long as a probe may take."""
+_REQUEST_S = 10.0
+"""As long as a request may take whose sender does not say."""
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ class PeerHealth:
                 password=peer.password,
                 connect_timeout_s=1.0,
                 max_answer_bytes=MAX_ANSWER_BYTES,
-                timeout_s=_PROBE_S,
+                timeout_s=_REQUEST_S,
                 env=self.env,
             )
         return self.clients[peer]
@@ -109,16 +109,16 @@ class PeerHealth:
         self.forget(peer)
         self.failed(peer)
 
-    async def probe(
-        self, peer: Peer, place: ReadPlace, *, mark: str, with_delay: bool, wait_s: float = _PROBE_S
-    ) -> int:
+    async def probe(self, peer: Peer, place: ReadPlace, *, mark: str, with_delay: bool, wait_s: float) -> int:
         """Seconds that the table there is behind, asked now. Raises OnclusterError when it cannot be read.
 
-        `mark` is a comment to put before the question, `wait_s` as long as who asks may wait.
+        `mark` is a comment to put before the question, `wait_s` as long as who asks may wait for a replica
+        that answers pings: it may have many statements to run before.
         """
         try:
-            async with asyncio.timeout(min(wait_s, _PROBE_S)):
-                delay_s = await self._delay_s(peer, place, mark=mark, with_delay=with_delay)
+            async with asyncio.timeout(wait_s):
+                asking = self._delay_s(peer, place, mark=mark, with_delay=with_delay)
+                delay_s = await self.watch.while_it_answers(peer, asking)
         except SqlError:
             raise  # it answers, so nothing is wrong with the connection
         except OnclusterError:
@@ -134,13 +134,14 @@ class PeerHealth:
         client = self.client(peer)
         # With LIMIT alone a table's max_partitions_to_read and a user's force_primary_key would refuse it.
         question = f"{mark} SELECT 1 FROM {place.text(peer)} WHERE 0 LIMIT 0"
-        await client.query_text(question, settings=place.parameters)
+        await client.query_text(question, settings=place.parameters, is_bounded=True)
         if not with_delay:
             return 0
         where = quote_string(place.table.database or peer.default_database or "default")
         text = await client.query_text(
             "SELECT max(absolute_delay) FROM system.replicas "
-            f"WHERE database = {where} AND table = {quote_string(place.table.table)}"
+            f"WHERE database = {where} AND table = {quote_string(place.table.table)}",
+            is_bounded=True,
         )
         return int(text.strip() or 0)
 

@@ -137,6 +137,19 @@ class PeerWatch:
             watched.asking.discard(task)
             task.cancel()
 
+    async def while_it_answers(self, peer: Peer, asking: Awaitable[T]) -> T:
+        """What another node is asked that may have many statements to run before. Raises TimeoutError when it
+        falls silent, of which nobody else is told."""
+        task = asyncio.ensure_future(asking)
+        try:
+            while not task.done():
+                await asyncio.wait({task}, timeout=self.pace.every_s)
+                if not task.done() and await self._is_silent(peer) and not task.done():
+                    raise TimeoutError
+            return await task
+        finally:
+            task.cancel()
+
     async def _watch(self, peer: Peer) -> None:
         while True:
             await asyncio.sleep(self.pace.every_s)

@@ -45,6 +45,8 @@ HELD_BYTES = 1 << 20
 _LEAST_WAIT_S = 0.01
 PROBE_COUNTS_S = 1.0
 PROBE_COUNTS_ONCE_S = 0.1
+_AGAIN_S = 10.0
+"""As long as a replica may take to answer a probe after a statement has failed."""
 """For what cannot begin anew."""
 
 _FROM_REMOTE = Code.RECEIVED_ERROR_FROM_REMOTE_IO_SERVER
@@ -223,7 +225,8 @@ class Failover:
         return {read.peer: error for read, error in zip(reads, failures, strict=True) if error is not None}
 
     async def _probe(self, read: Read) -> None:
-        await self.health.probe(read.peer, read.place, mark=read.mark, with_delay=False, wait_s=self.wait_s)
+        wait_s = min(self.wait_s, _AGAIN_S)
+        await self.health.probe(read.peer, read.place, mark=read.mark, with_delay=False, wait_s=wait_s)
 
     async def _read(self, read: Read) -> None:
         await self.health.pool.query(f"SELECT count() FROM ({read.sql})", format="Null")
