@@ -45,9 +45,9 @@ HELD_BYTES = 1 << 20
 _LEAST_WAIT_S = 0.01
 PROBE_COUNTS_S = 1.0
 PROBE_COUNTS_ONCE_S = 0.1
+"""For what cannot begin anew."""
 _AGAIN_S = 10.0
 """As long as a replica may take to answer a probe after a statement has failed."""
-"""For what cannot begin anew."""
 
 _FROM_REMOTE = Code.RECEIVED_ERROR_FROM_REMOTE_IO_SERVER
 _BROKEN = frozenset({Code.POCO_EXCEPTION, Code.DNS_ERROR, Code.NETWORK_ERROR, Code.SOCKET_TIMEOUT})
