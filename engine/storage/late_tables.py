@@ -1,9 +1,10 @@
-"""Tables whose definition asks other tables are attached right after chDB has started.
+"""Tables that chDB may be unable to load are attached right after it has started.
 
 A subquery in a CONSTRAINT or a TTL, and joinGet, dictGet or IN of a table in a TTL, a key or an index, are
 evaluated when the table is loaded. chDB loads tables before it has the database `system` and a query to
 evaluate a subquery in, and starts only with all of them: one whose other table was dropped would keep the
-node from starting. A server starts without such a table (`async_load_databases`).
+node from starting. So would a table with more projections than its `max_projections`, to which chDB lets
+anybody set it. A server starts without such a table (`async_load_databases`).
 
 Safety argument. (1) Before chDB starts, the flag of a permanently detached table (`t.sql.detached`) is put
 beside the table's file, with a text of our own: chDB's own flags, which users' DETACH … PERMANENTLY leaves,
@@ -45,6 +46,7 @@ _EVALUATED = re.compile(
     re.I,
 )
 """Also what only looks so: a table is as well attached late."""
+_LIMITED = re.compile(rb"^SETTINGS .*\bmax_projections = ", re.MULTILINE)
 
 _DETACHED = (
     "SELECT database, table, metadata_path FROM system.detached_tables ORDER BY ALL FORMAT JSONCompactEachRow"
@@ -86,7 +88,8 @@ def attach(held: Sequence[Path], query: Callable[[str], str]) -> None:
             for table, error in errors.items():
                 log.critical(
                     "storage.table_not_loaded table=%s file=%s error=%s hint=ATTACH TABLE it when what it "
-                    "asks is there; with its file moved away it is no table any more.",
+                    "asks is there, or with a setting corrected in the file; with the file moved away it is "
+                    "no table any more.",
                     table,
                     left[table],
                     error,
@@ -117,7 +120,8 @@ def move_held_back(path: Path, file: Path, to: Path) -> None:
 
 
 def _is_late(definition: bytes) -> bool:
-    return any(_EVALUATED.search(clause) for clause in _CLAUSE.findall(definition))
+    is_evaluated = any(_EVALUATED.search(clause) for clause in _CLAUSE.findall(definition))
+    return is_evaluated or _LIMITED.search(definition) is not None
 
 
 def _put(flag: Path, temporary: Path) -> None:

@@ -137,3 +137,24 @@ async def test_those_that_cannot_be_attached_stay_out_until_what_they_ask_is_the
         await pool.close()
     await starts_with(tmp_path, *ASKED, "ATTACH TABLE t7", "INSERT INTO t7 VALUES (1)")
     await starts_with(tmp_path, *(f"SELECT * FROM t{number}" for number, _ in enumerate(ASKING)))
+
+
+async def test_one_with_more_projections_than_its_setting_allows_stays_out_until_that_is_corrected(
+    tmp_path: Path,
+) -> None:
+    await starts_with(
+        tmp_path,
+        f"CREATE TABLE t ({COLUMNS}, PROJECTION p (SELECT t ORDER BY t)) {ENGINE}",
+        "INSERT INTO t VALUES (9, '2100-01-01')",
+    )
+    await starts_with(tmp_path, "SELECT * FROM t", "ALTER TABLE t MODIFY SETTING max_projections = 0")
+    pool = await ChdbPool.open(tmp_path)
+    [file] = (await pool.query("SELECT metadata_path FROM system.detached_tables")).text.splitlines()
+    with pytest.raises(SqlError) as caught:
+        await pool.query("ATTACH TABLE t")
+    assert caught.value.code == 290
+    definition = tmp_path / file
+    definition.write_text(definition.read_text().replace("max_projections = 0", "max_projections = 1"))
+    await pool.query("ATTACH TABLE t")
+    assert (await pool.query("SELECT k FROM t")).text == "9\n"
+    await pool.close()
