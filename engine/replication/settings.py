@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Self
 
 from engine.errors import Code, SqlError
-from engine.setting_values import number_of
+from engine.setting_values import number_of, plain_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class ReplicatedSettings:
             if name not in known:
                 continue
             try:
-                number = number_of(text)
+                number = number_of(plain_number(text))
             except ValueError:
                 raise SqlError(Code.BAD_ARGUMENTS, f"Setting {name} = {text} is not a number.") from None
             changes[name] = float(number) if known[name] == "float" else int(number)

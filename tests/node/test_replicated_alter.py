@@ -221,6 +221,23 @@ def test_an_alter_that_the_settings_of_one_replica_allow_is_done_on_all(pair: Pa
     assert error(pair.n1.post(key)) == 44, "chDB reads that setting once"
 
 
+def test_settings_that_the_node_follows_itself_take_what_chdb_takes(pair: Pair) -> None:
+    create = "CREATE TABLE wrong (k UInt8) ENGINE = ReplicatedMergeTree('/wrong', 'r') ORDER BY k SETTINGS"
+    assert error(pair.n1.post(f"{create} max_suspicious_broken_parts = -1")) == 70
+    assert pair.n1.query("EXISTS wrong") == "0\n"
+    t = pair.table(rest="ORDER BY k SETTINGS max_suspicious_broken_parts = 0x10")
+    change = f"ALTER TABLE {t} MODIFY SETTING parts_to_throw_insert = 0x20"
+    assert error(pair.n1.post(f"{change}, assign_part_uuids = 'yes'")) == 467
+    pair.n1.query(f"{change}, remove_empty_parts = false")
+    shown = pair.n1.query(f"SHOW CREATE TABLE {t} FORMAT TSVRaw").partition("SETTINGS ")[2].strip()
+    assert set(shown.split(", ")) == {
+        "index_granularity = 8192",
+        "parts_to_throw_insert = 32",
+        "max_suspicious_broken_parts = 16",
+        "remove_empty_parts = false",
+    }
+
+
 def test_projections_and_samples_that_the_settings_of_one_replica_allow_are_on_all(pair: Pair) -> None:
     columns = "k UInt64, v UInt8, PROJECTION one (SELECT v ORDER BY v)"
     t = pair.table(columns, rest="ORDER BY k")

@@ -159,7 +159,11 @@ class ReplicatedNode:
                 CheckStatements(self.tables),
                 self._inserts,
                 AlterStatements(
-                    self.tables, self.life.catalog, partial(open_plain, pool), self.dropped_columns.check
+                    self.tables,
+                    self.life.catalog,
+                    partial(open_plain, pool),
+                    self._local,
+                    self.dropped_columns.check,
                 ),
                 OptimizeStatements(self.tables),
                 KillMutationStatements(self.tables),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.errors import SqlError
 from engine.names import TableName
 from engine.node.replicated.running.local_tables import LocalTables
 from engine.storage import ChdbPool
@@ -38,4 +39,30 @@ async def test_tables_that_are_dropped_while_they_are_read_hold_up_no_question(t
         # 2. The node still finds out what there is, as every INSERT behind a change has to.
         assert await local.by_uuid([*uuids.values()]) and not any(drop.done() for drop in drops)
     await asyncio.gather(*drops)
+    await pool.close()
+
+
+@pytest.mark.slow
+async def test_settings_that_chdb_is_never_told_are_those_that_it_would_take(tmp_path: Path) -> None:
+    pool = await ChdbPool.open(tmp_path / "data")
+    local = LocalTables(pool)
+    given = {
+        "max_suspicious_broken_parts": "0x10",
+        "remove_empty_parts": "{p:Bool}",
+        "max_table_size_rows": "'1K'",
+    }
+    assert await local.settings_as_written(given, {"p": "true"}) == {
+        "max_suspicious_broken_parts": "16",
+        "remove_empty_parts": "'true'",
+        "max_table_size_rows": "'1K'",
+    }
+    for name, value, code in (
+        ("max_suspicious_broken_parts", "-1", 70),
+        ("assign_part_uuids", "'yes'", 467),
+        ("max_table_size_rows", "['a']", 62),
+        ("max_table_size_rows", "1 COMMENT 'c'; SELECT 1", 62),
+    ):
+        with pytest.raises(SqlError) as refused:
+            await local.settings_as_written({name: value})
+        assert refused.value.code == code
     await pool.close()

@@ -12,6 +12,7 @@ Source: ClickHouse's InterpreterCreateQuery, StorageReplicatedMergeTree (attach 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import UUID
 
 from engine.errors import Code, SqlError
@@ -76,6 +77,8 @@ class AttachDefinitionStatements:
             )
         place = self._create.place(definition, name, uuid, is_uuid_given=True)
         record = place.record(definition, name, uuid, TableState.CONVERTING)
+        user_settings = await life.local.settings_as_written(record.user_settings, asked.params)
+        record = replace(record, user_settings=user_settings)
         await self._check_place(record)
         life.catalog.put(record)
         try:

@@ -227,7 +227,8 @@ class CreateStatements:
         # Before anything is made; and again with the replica.
         await self.check_place(name.database)(keeper, place.paths)
         record = place.record(definition, name, uuid, TableState.CREATING)
-        record = replace(record, for_view=for_view)
+        user_settings = await life.local.settings_as_written(record.user_settings, asked.params)
+        record = replace(record, for_view=for_view, user_settings=user_settings)
         life.catalog.put(record)
         try:
             async with life.tables.local_writes.taking([name]):

@@ -35,6 +35,7 @@ from engine.node.replicated.parts.partition_sql import (
 )
 from engine.node.replicated.running.catalog import TableCatalog
 from engine.node.replicated.running.drop_limits import check_table
+from engine.node.replicated.running.local_tables import LocalTables
 from engine.node.replicated.running.runtime import ReplicatedTables, RunningTable
 from engine.node.replicated.running.statements import done
 from engine.node.replicated.running.table_readonly import refuse_table_readonly
@@ -84,10 +85,12 @@ class AlterStatements:
         tables: ReplicatedTables,
         catalog: TableCatalog,
         open_plain: OpenPlain,
+        local: LocalTables,
         check_drops: CheckDrops,
     ) -> None:
         self._tables = tables
         self._catalog = catalog
+        self._local = local
         self._partitions = PartitionCommands(tables, open_plain)
         self._checks = MutationChecks()
         self._check_drops = check_drops
@@ -141,6 +144,9 @@ class AlterStatements:
         changed = ctx.settings.changed({n: v for n, v in wanted.items() if v is not None})
         if commands:
             await ctx.store.plan_alter(commands)
+        hidden = await self._local.settings_as_written(
+            {n: v for n, v in taken.hidden.items() if v is not None}, asked.params
+        )
         if commands or taken.hidden or taken.comment is not None:
             asked.fence.keep_open()
         if taken.pieces:
@@ -148,10 +154,8 @@ class AlterStatements:
         if commands:
             await ctx.store.apply_settings(taken.settings)
         if taken.hidden:
-            user = {**table.record.user_settings, **taken.hidden}
-            table.record = replace(
-                table.record, user_settings={n: v for n, v in user.items() if v is not None}
-            )
+            others = {n: v for n, v in table.record.user_settings.items() if n not in taken.hidden}
+            table.record = replace(table.record, user_settings={**others, **hidden})
             self._catalog.put(table.record)
         if wanted:
             note_idle(ctx.name, [name for name, value in wanted.items() if value is not None])

@@ -6,10 +6,12 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
-from engine.names import TableName, quote_string
+from engine.names import TableName, quote_identifier, quote_string
+from engine.part_storage.hidden_settings import settings_of
 from engine.part_storage.part_files import remove_tree
 from engine.part_storage.table_state import staged_root
 from engine.part_storage.workers import SCRATCH_DATABASE
@@ -17,6 +19,7 @@ from engine.storage import ChdbPool, ChdbSession
 from engine.storage.metadata_files import uuids_on_disk
 from engine.storage.scope import Scope
 
+_NONE: Mapping[str, str] = MappingProxyType({})
 _MERGE_TREES = (
     "MergeTree",
     "ReplacingMergeTree",
@@ -157,6 +160,24 @@ class LocalTables:
             f"AND other NOT IN (database, {quote_string(SCRATCH_DATABASE)})"
         )
         return [(name, other, bool(checks)) for name, other, checks in rows]
+
+    async def settings_as_written(
+        self, settings: Mapping[str, str], params: Mapping[str, str] = _NONE
+    ) -> Mapping[str, str]:
+        """Settings of a MergeTree table as chDB writes them down; values are literals, `params` those of the
+        statement that they stand in. Raises its SqlError for what it does not take."""
+        if not settings:
+            return settings
+        given = ", ".join(f"{quote_identifier(name)} = {value}" for name, value in settings.items())
+        create = f"CREATE TEMPORARY TABLE t (k UInt8) ENGINE = MergeTree ORDER BY k SETTINGS {given}"
+        session = ChdbSession(self._threads)
+        try:
+            await session.query(create, format="Null", params=params, multi=False)
+            shown = await session.query("SHOW CREATE TEMPORARY TABLE t", format="TSVRaw")
+        finally:
+            await session.close()
+        written = settings_of(shown.text)
+        return {name: written[name] for name in settings}
 
     async def drop(self, name: TableName, uuid: UUID) -> None:
         """Drop the table of this UUID, if there is one, with all its data at once. Raises SqlError."""
