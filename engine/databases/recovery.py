@@ -95,32 +95,14 @@ def plan_recovery(local: Mapping[str, str], wanted: Mapping[str, str], schema: L
 
 
 async def recover(keeper: Keeper, replica: DatabaseReplica, *, log_ptr: int) -> int:
-    """The entry up to which the replica is recovered. Raises SqlError 571 when too much would have to go, 709
-    when the definitions keep changing, and what the schema says."""
-    paths, me, schema, name = replica.paths, replica.me, replica.schema, replica.name
+    """The entry up to which the replica is recovered. Raises SqlError 709 when the definitions keep changing,
+    and as `make_definitions`."""
+    paths, me = replica.paths, replica.me
     snapshot = await read_snapshot(keeper, paths)
-    local = dict(schema.texts())
-    plan = plan_recovery(local, snapshot.texts, schema)
-    if len(plan.aside) > len(local) * replica.settings.max_broken_tables_ratio:
-        raise SqlError(
-            Code.DATABASE_REPLICATION_FAILED,
-            f"Too many tables to recreate: {len(plan.aside)} of {len(local)} in {name}",
-            hint="SETTINGS max_broken_tables_ratio of the database says how many may be moved aside.",
-        )
-    log.warning(
-        "databases.recover database=%s from=%d to=%d aside=%s renames=%s",
-        *(name, log_ptr, snapshot.max_log_ptr, list(plan.aside), list(plan.renames)),
-    )
-    views = [table for table in plan.aside if not _is_table(local[table])]
-    for table in [*views, *(table for table in plan.aside if table not in views)]:
-        await _put_aside(replica.env, schema, table, local, snapshot.max_log_ptr)
-    for table, _ in plan.renames:
-        await schema.rename(table, _between(table))
-    for table, new_name in plan.renames:
-        await schema.rename(_between(table), new_name)
-    await _create_missing(schema, snapshot.texts)
+    log.warning("databases.recover database=%s from=%d to=%d", *(replica.name, log_ptr, snapshot.max_log_ptr))
+    await make_definitions(replica, snapshot.texts, snapshot.max_log_ptr)
     await _mark_finished(keeper, paths, me, log_ptr, snapshot.max_log_ptr)
-    digest = digest_of(schema.texts())
+    digest = digest_of(replica.schema.texts())
     await keeper.multi(
         [
             SetData(paths.replica(me, "digest"), str(digest).encode()),
@@ -130,9 +112,32 @@ async def recover(keeper: Keeper, replica: DatabaseReplica, *, log_ptr: int) -> 
     return snapshot.max_log_ptr
 
 
-async def _put_aside(
-    env: Env, schema: LocalSchema, name: str, local: Mapping[str, str], max_log_ptr: int
-) -> None:
+async def make_definitions(replica: DatabaseReplica, wanted: Mapping[str, str], number: int) -> None:
+    """Those of entry `number`; can be done again. Raises SqlError 571 when too much would have to go, and
+    what the schema says."""
+    schema, name = replica.schema, replica.name
+    local = dict(schema.texts())
+    plan = plan_recovery(local, wanted, schema)
+    if len(plan.aside) > len(local) * replica.settings.max_broken_tables_ratio:
+        raise SqlError(
+            Code.DATABASE_REPLICATION_FAILED,
+            f"Too many tables to recreate: {len(plan.aside)} of {len(local)} in {name}",
+            hint="SETTINGS max_broken_tables_ratio of the database says how many may be moved aside.",
+        )
+    log.warning(
+        "databases.made_anew database=%s aside=%s renames=%s", name, list(plan.aside), list(plan.renames)
+    )
+    views = [table for table in plan.aside if not _is_table(local[table])]
+    for table in [*views, *(table for table in plan.aside if table not in views)]:
+        await _put_aside(replica.env, schema, table, local, number)
+    for table, _ in plan.renames:
+        await schema.rename(table, _between(table))
+    for table, new_name in plan.renames:
+        await schema.rename(_between(table), new_name)
+    await _create_missing(schema, wanted)
+
+
+async def _put_aside(env: Env, schema: LocalSchema, name: str, local: Mapping[str, str], number: int) -> None:
     text, inner = local[name], _inner(local[name])
     if inner is None:
         has_rows = await schema.has_data(name)
@@ -141,7 +146,7 @@ async def _put_aside(
     if not has_rows:
         await schema.drop(name)
         return
-    new_name = f"{name}_{max_log_ptr}_{env.rng.randrange(1000)}"
+    new_name = f"{name}_{number}_{env.rng.randrange(1000)}"
     log.warning("databases.moved_aside table=%s to=%s", name, new_name)
     await schema.move_aside(name, new_name, replicated=schema.replicates(text))
 

@@ -65,8 +65,13 @@ class LocalSchema(Protocol):
         they are known: Keeper's digest may be one with them."""
         ...
 
+    def before_create(self, query: str) -> Mapping[str, str] | None:
+        """The definitions before a statement that has made a table here, by what is here; None of any other
+        one."""
+        ...
+
     async def take_back(self, query: str) -> None:
-        """The opposite of a statement that `is_effect_of` is true of. Raises SqlError."""
+        """The opposite of another statement that `is_effect_of` is true of. Raises SqlError."""
         ...
 
     async def redo(self, query: str, settings: Mapping[str, str]) -> None:

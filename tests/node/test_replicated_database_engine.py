@@ -497,6 +497,47 @@ def test_a_node_that_was_away_and_one_that_is_new_get_everything(three: Three) -
     eventually(lambda: len(three.digests(d)), 1)
 
 
+@pytest.mark.extended
+@pytest.mark.parametrize(
+    "last",
+    [
+        "CREATE TABLE {d}.new (k UInt64) ENGINE = MergeTree ORDER BY k",
+        "CREATE MATERIALIZED VIEW {d}.new ENGINE = MergeTree ORDER BY k AS SELECT k FROM {d}.own",
+        "CREATE OR REPLACE TABLE {d}.p (v String) ENGINE = MergeTree ORDER BY v",
+        "ALTER TABLE {d}.p ADD COLUMN x Int8",
+        "DROP TABLE {d}.p SYNC",
+        "DROP VIEW {d}.v SYNC",
+        "DETACH TABLE {d}.p PERMANENTLY",
+    ],
+)
+def test_what_a_replica_did_last_before_it_was_killed_is_no_reason_to_recover(
+    three: Three, last: str
+) -> None:
+    d = three.database(three.n1, three.n2)
+    n1, n2 = three.n1, three.n2
+    for name in ("p", "own"):
+        n1.query(f"CREATE TABLE {d}.{name} (k UInt64) ENGINE = MergeTree ORDER BY k")
+        n2.query(f"INSERT INTO {d}.{name} VALUES (9)")
+    n1.query(f"CREATE MATERIALIZED VIEW {d}.v ENGINE = MergeTree ORDER BY k AS SELECT k FROM {d}.own")
+    known = {leaf: f"/databases/{d}/replicas/s1|n2/{leaf}" for leaf in ("digest", "log_ptr")}
+    before = {path: three.value(path) for path in known.values()}
+    n1.query(last.format(d=d))
+    entry = f"/databases/{d}/log/{three.children(f'/databases/{d}/log')[-1]}"
+    three.call(three.local.node("n2").kill9())
+    # As if n2 had ended between the effect and its record.
+    for path, value in before.items():
+        three.call(three.put(path, value))
+    for leaf in ("finished", "synced"):
+        three.call(three.without(f"{entry}/{leaf}/s1|n2"))
+    n1.query(f"RENAME TABLE {d}.own TO {d}.own_2", distributed_ddl_output_mode="none_only_active")
+    three.call(three.local.node("n2").start())
+    n2.query(f"SYSTEM SYNC DATABASE REPLICA {d}")
+    assert n2.query(f"SELECT k FROM {d}.own_2") == "9\n", "it has followed the log"
+    assert n2.query(f"SHOW DATABASES LIKE '{d}_broken%'") == ""
+    three.same(DEFINITIONS.format(d), n1, n2)
+    eventually(lambda: len(three.digests(d)), 1)
+
+
 def test_a_replica_that_differs_is_put_right_and_nothing_with_rows_is_lost(three: Three) -> None:
     d = three.database()
     for name in ("changed", "kept"):

@@ -124,7 +124,7 @@ class ModelSchema:
             self._write(after)
 
     async def execute(self, number: int, query: str, settings: Mapping[str, str], fence: Fence) -> None:
-        if query.startswith("ALTER"):
+        if query.startswith(("ALTER", "REPLACE", "DROP")):
             self._process.gate()
             self._disk.altered = (number, digest_of(self._disk.texts), digest_of(self._others(query)))
             self._process.gate()
@@ -135,8 +135,12 @@ class ModelSchema:
         texts = self.texts()
         if digest_of(texts) == digest:
             return False
-        if verb == "ALTER":
-            return name in texts and self._disk.altered == (number, digest, digest_of(self._others(query)))
+        before = self.before_create(query)
+        if before is not None and digest_of(before) == digest:
+            return True
+        if verb in ("ALTER", "REPLACE", "DROP"):
+            is_there = (name in texts) is (verb != "DROP")
+            return is_there and self._disk.altered == (number, digest, digest_of(self._others(query)))
         opposite = _opposite(query)
         try:
             return opposite is not None and digest_of(applied(texts, opposite)) == digest
@@ -150,6 +154,12 @@ class ModelSchema:
         opposite = _opposite(query)
         assert opposite is not None
         self._write(applied(self._disk.texts, opposite))
+
+    def before_create(self, query: str) -> Mapping[str, str] | None:
+        verb, name, *rest = query.split()
+        if verb not in ("CREATE", "REPLACE") or self._disk.texts.get(name) != rest[0]:
+            return None
+        return {**self._others(query), **self._disk.kept}
 
     def _others(self, query: str) -> Mapping[str, str]:
         return {name: text for name, text in self._disk.texts.items() if name != query.split()[1]}

@@ -139,7 +139,14 @@ def test_a_comparison_that_was_cut_short_is_done_again_in_the_same_session() -> 
 
 @pytest.mark.parametrize(
     ("cut_off", "later"),
-    [("ALTER a t2", "ALTER a t3"), ("RENAME a c", "RENAME c d"), ("EXCHANGE a b", "RENAME b c")],
+    [
+        ("ALTER a t2", "ALTER a t3"),
+        ("RENAME a c", "RENAME c d"),
+        ("EXCHANGE a b", "RENAME b c"),
+        ("CREATE c t3", "RENAME a d"),
+        ("DROP b", "RENAME a d"),
+        ("REPLACE b t3", "RENAME a d"),
+    ],
 )
 def test_what_was_carried_out_and_not_recorded_when_the_process_ended_is_recorded_at_its_next_start(
     cut_off: str, later: str
@@ -165,8 +172,10 @@ def test_what_was_carried_out_and_not_recorded_when_the_process_ended_is_recorde
     run_simulation(1, main)
 
 
-@pytest.mark.parametrize("query", ["RENAME a c", "EXCHANGE a b"])
-def test_new_names_that_were_not_committed_when_the_initiator_ended_are_taken_back(query: str) -> None:
+@pytest.mark.parametrize("query", ["RENAME a c", "EXCHANGE a b", "CREATE c new", "REPLACE b new"])
+def test_what_was_not_committed_when_the_initiator_ended_is_taken_back(query: str) -> None:
+    """And nothing else; a table that was made goes aside."""
+
     async def main(env: SimulationEnv) -> None:
         server = MemoryKeeperServer(env)
         keeper = await server.factory(client="checker")()
@@ -192,6 +201,8 @@ def test_new_names_that_were_not_committed_when_the_initiator_ended_are_taken_ba
         # 3. It starts.
         first.start(None)
         await asyncio.sleep(60.0)
+        assert [name[0] for name in first.disk.aside] == ([query.split()[1]] if "new" in query else [])
+        first.disk.aside = []
         await have_these(keeper, {"a": "t3", "b": "t2"}, first, second)
 
     run_simulation(1, main)

@@ -37,7 +37,7 @@ class ChdbSchema:
         self._others = others
         self._replacement = Replacement(uuid, shell.texts, lambda sql: database.run(sql, QUIET))
         self._initiated = InitiatedStatements(database, self._replacement, others)
-        self._logged = LoggedStatements(database, begun)
+        self._logged = LoggedStatements(database, begun, self._replacement)
         self._recovery = RecoverySteps(database, self._replacement)
 
     def texts(self) -> Mapping[str, str]:
@@ -70,6 +70,9 @@ class ChdbSchema:
 
     def is_effect_of(self, number: int, query: str, digest: int) -> bool:
         return self._logged.is_effect_of(number, query, digest)
+
+    def before_create(self, query: str) -> Mapping[str, str] | None:
+        return self._logged.before_create(query)
 
     async def take_back(self, query: str) -> None:
         await self._logged.take_back(query)

@@ -2,7 +2,8 @@
 
 Safety argument. A statement is executed again until it is done: what is there already with its UUID, and what
 is gone already, counts as done; of a mutation, what an earlier try has made (`begun`). chDB changes a text by
-ALTER, and names by RENAME and EXCHANGE, at one moment each: the digest of what was before tells.
+ALTER, names by RENAME and EXCHANGE, and makes and drops a table, at one moment each: the digest of what was
+before tells.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from engine.node.databases.begun import BegunEntry
 from engine.node.databases.definition_places import select_of
 from engine.node.databases.local_database import QUIET, LocalDatabase, is_plain, not_loaded
 from engine.node.databases.moments import Moment, moment_of, opposite_of, renamed_back
+from engine.node.databases.replacement import Replacement
 from engine.node.databases.rewriting import from_log, left_empty
 from engine.node.databases.texts import uuid_of
 from engine.node.replicated.definitions.if_empty import without_if_empty
@@ -37,8 +39,9 @@ _NOT_HERE = frozenset({Code.UNKNOWN_TABLE, Code.UNKNOWN_DATABASE, Code.UNKNOWN_F
 class LoggedStatements:
     """Of one database."""
 
-    def __init__(self, database: LocalDatabase, begun: BegunEntry) -> None:
+    def __init__(self, database: LocalDatabase, begun: BegunEntry, replacement: Replacement) -> None:
         self._database = database
+        self._replacement = replacement
         self._shell = database.shell
         self._begun = begun
 
@@ -55,7 +58,7 @@ class LoggedStatements:
         if statement.tables and self._shell.life.tables.find(statement.tables[0]) is not None:
             sql = without_if_empty(sql)  # who sent it has looked, and its rows are these
         before = self._database.texts()
-        if moment_of(statement) is Moment.PLANNED and is_plain(before.get(statement.tables[0].table)):
+        if _has_to_be_noted(statement, before):
             self._begun.alters(number, digest_of(before), digest_of(_others(before, statement)))
         empty = left_empty(sql)
         if empty != sql:
@@ -111,16 +114,27 @@ class LoggedStatements:
                 await self._database.carry_out(sql, settings)
 
     def is_effect_of(self, number: int, query: str, digest: int) -> bool:
-        """RENAME and EXCHANGE show what was before; of an ALTER it was written down."""
+        """What is here shows what was before RENAME, EXCHANGE and CREATE; of others it was written down."""
         statement = parse_statement(from_log(query, self._database.name))
         texts = self._database.texts()
         if digest_of(texts) == digest:
             return False  # there is no effect
-        if (before := renamed_back(statement, texts)) is not None:
-            return digest_of(before) == digest
-        if moment_of(statement) is not Moment.PLANNED or statement.tables[0].table not in texts:
+        for before in (self.before_create(query), renamed_back(statement, texts)):
+            if before is not None and digest_of(before) == digest:
+                return True
+        is_there = bool(statement.tables) and statement.tables[0].table in texts
+        if is_there is (moment_of(statement) is Moment.BEFORE):
             return False
         return self._begun.altered(number) == (digest, digest_of(_others(texts, statement)))
+
+    def before_create(self, query: str) -> Mapping[str, str] | None:
+        """By the UUID that a CREATE says; with what it has replaced, which is put away."""
+        statement = parse_statement(from_log(query, self._database.name))
+        if statement.uuid is None or not self._is_done(statement):
+            return None
+        name = statement.tables[0].table
+        replaced = {kept.table: text for kept, text in self._replacement.kept().items() if kept.table == name}
+        return {**_others(self._database.texts(), statement), **replaced}
 
     async def take_back(self, query: str) -> None:
         sql = from_log(query, self._database.name)
@@ -143,6 +157,26 @@ class LoggedStatements:
         return False
 
 
+def _has_to_be_noted(statement: Statement, before: Mapping[str, str]) -> bool:
+    """Whether nothing else would tell what was before it. The own replication of a table alters that."""
+    text = before.get(statement.tables[0].table) if statement.tables else None
+    match moment_of(statement):
+        case Moment.PLANNED:
+            return is_plain(text)
+        case Moment.BEFORE:
+            return text is not None
+        case Moment.BEHIND:
+            return statement.or_replace and text is not None
+        case Moment.DATA:
+            return False
+
+
 def _others(texts: Mapping[str, str], statement: Statement) -> Mapping[str, str]:
-    """Without the table that a statement is about."""
-    return {name: text for name, text in texts.items() if name != statement.tables[0].table}
+    """Without the table that a statement is about, and the one that a view has for its own."""
+    about = statement.tables[0].table
+    uuid = uuid_of(texts.get(about, ""))
+    return {
+        name: text
+        for name, text in texts.items()
+        if name != about and not (uuid is not None and name.startswith(".inner") and str(uuid) in name)
+    }

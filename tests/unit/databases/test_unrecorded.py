@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from engine.databases.digest import digest_of, hash_of, may_be_digest_of
+from engine.names import TableName
 from engine.node.databases.begun import BegunEntry
+from engine.node.databases.local_database import LocalDatabase
+from engine.node.databases.logged import LoggedStatements
 from engine.node.databases.moments import renamed_back
 from engine.node.databases.other_hashes import OtherHashes
+from engine.node.databases.replacement import Replacement
 from engine.sql import parse_statement
 
 BEFORE = {"a": "one", "b": "two"}
@@ -68,3 +74,54 @@ def test_hashes_of_other_definitions_outlive_the_process_and_the_oldest_go(tmp_p
     assert OtherHashes(tmp_path / "others").all() == {"t": {0, 2, 3, 4, 5, 6, 7}, "u": {100}}
     others.forget()
     assert others.all() == {}
+
+
+def logged(tmp_path: Path, texts: dict[str, str], kept: dict[str, str]) -> LoggedStatements:
+    """With these definitions here, and these that a CREATE OR REPLACE has put away."""
+    database = SimpleNamespace(name="d", texts=lambda: texts, shell=None)
+    replacement = SimpleNamespace(kept=lambda: {TableName("away", name): text for name, text in kept.items()})
+    return LoggedStatements(
+        cast(LocalDatabase, database), BegunEntry(tmp_path / "begun"), cast(Replacement, replacement)
+    )
+
+
+U1, U2 = (f"0000000{number}-0000-4000-8000-000000000000" for number in (1, 2))
+OLD, NEW = f"ATTACH TABLE _ UUID '{U1}'\n", f"ATTACH TABLE _ UUID '{U2}'\n"
+VIEW = NEW.replace("TABLE", "MATERIALIZED VIEW")
+
+
+@pytest.mark.parametrize(
+    ("query", "before", "after"),
+    [
+        (f"CREATE TABLE t UUID '{U2}' (k Int8) ENGINE = Memory", {}, {"t": NEW}),
+        (f"CREATE TABLE t UUID '{U2}' (k Int8) ENGINE = Memory", {"p": OLD}, {"p": OLD, "t": NEW}),
+        (
+            f"CREATE MATERIALIZED VIEW t UUID '{U2}' ENGINE = Memory AS SELECT 1",
+            {"p": OLD},
+            {"p": OLD, "t": VIEW, f".inner_id.{U2}": "inner"},
+        ),
+        (f"CREATE OR REPLACE TABLE t UUID '{U2}' (k Int8) ENGINE = Memory", {"t": OLD}, {"t": NEW}),
+    ],
+)
+def test_what_was_made_tells_what_was_before(
+    tmp_path: Path, query: str, before: dict[str, str], after: dict[str, str]
+) -> None:
+    statements = logged(
+        tmp_path, after, {name: before[name] for name in before if before[name] != after[name]}
+    )
+    assert statements.before_create(query) == before
+    assert statements.is_effect_of(7, query, digest_of(before))
+    assert not statements.is_effect_of(7, query, digest_of({**before, "other": "x"}))
+    assert not statements.is_effect_of(7, query, digest_of(after)), "there is nothing to record"
+    assert logged(tmp_path, before, {}).before_create(query) is None
+
+
+def test_of_what_was_dropped_it_was_written_down_what_else_there_was(tmp_path: Path) -> None:
+    before, after = {"p": OLD, "t": NEW}, {"p": OLD}
+    BegunEntry(tmp_path / "begun").alters(7, digest_of(before), digest_of(after))
+    assert logged(tmp_path, after, {}).is_effect_of(7, "DROP TABLE t", digest_of(before))
+    assert not logged(tmp_path, after, {}).is_effect_of(8, "DROP TABLE t", digest_of(before))
+    assert not logged(tmp_path, {}, {}).is_effect_of(7, "DROP TABLE t", digest_of(before))
+    assert not logged(tmp_path, after, {}).is_effect_of(
+        7, "ALTER TABLE t ADD COLUMN x Int8", digest_of(before)
+    )
