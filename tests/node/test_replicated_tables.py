@@ -254,6 +254,8 @@ def test_a_detached_table_catches_up_when_it_is_attached(pair: Pair) -> None:
         (f"ATTACH TABLE d.no {SMALL}", 80),
         (f"CREATE TEMPORARY TABLE no {SMALL}", 36),
         ("CREATE TABLE d.no CLONE AS d.stays", 253),
+        ("CREATE TABLE d.no (a Int8) ENGINE = ReplicatedMergeTree('aux:/p', 'r') ORDER BY a", 48),
+        ("SYSTEM DROP REPLICA 'r' FROM ZKPATH 'aux:/p'", 48),
         ("CREATE TABLE d.no AS d.stays", 253),
     ],
 )

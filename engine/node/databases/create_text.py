@@ -11,6 +11,7 @@ from uuid import UUID
 
 from engine.errors import Code, SqlError
 from engine.names import quote_identifier, quote_string
+from engine.node.keeper_path import path_in_own_keeper
 from engine.sql import StatementKind, TokenKind, expand_macros, literal_value, parse_statement
 from engine.sql.cursor import Cursor
 from engine.sql.parse import draft_of
@@ -118,16 +119,7 @@ def place_of(
 
 def _normalized(path: str) -> str:
     """A leading slash and none behind. Raises SqlError 48 for one of another Keeper than the node's."""
-    keeper, colon, rest = path.partition(":")
-    if colon and "/" not in keeper:
-        if keeper not in ("default", "zookeeper"):
-            raise SqlError(
-                Code.NOT_IMPLEMENTED,
-                f"There is no auxiliary ZooKeeper '{keeper}'",
-                hint="A node has one Keeper: leave the name and its colon out.",
-            )
-        path = rest
-    path = path.rstrip("/")
+    path = path_in_own_keeper(path).rstrip("/")
     return path if path.startswith("/") else f"/{path}"
 
 

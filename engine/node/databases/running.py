@@ -46,6 +46,7 @@ from engine.node.databases.local_database import Shell
 from engine.node.databases.local_schema import ChdbSchema
 from engine.node.databases.other_hashes import OtherHashes
 from engine.node.databases.replacement import replaced_database
+from engine.node.keeper_path import path_in_own_keeper
 from engine.node.replicated.definitions.dependents import check_database
 from engine.node.statements.statement import Asked
 from engine.sql import Statement, tokenize
@@ -328,7 +329,7 @@ class ReplicatedDatabases:
 
     async def drop_replica_at(self, path: str, full_name: str, *, with_tables: bool) -> None:
         """The same by the database's path in Keeper."""
-        path = "/" + path.strip("/")
+        path = "/" + path_in_own_keeper(path).strip("/")
         for database in self._running.values():
             if database.record.place.path == path:
                 await self.drop_replica_of(database, full_name, with_tables=with_tables)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from engine.errors import Code, SqlError
 from engine.names import TableName, quote_string
 from engine.node.keeper_access import KeeperAccess
+from engine.node.keeper_path import path_in_own_keeper
 from engine.node.replicated.running.catalog import TableState
 from engine.node.replicated.running.runtime import ReplicatedTables, RunningTable
 from engine.node.replicated.running.statements import done
@@ -145,7 +146,7 @@ class SystemStatements:
                     )
                 await self._drop_of(found, target.replica)
             case Scope.PATH:
-                await self._drop_at(TablePaths(target.path.rstrip("/")), target.replica)
+                await self._drop_at(TablePaths(path_in_own_keeper(target.path).rstrip("/")), target.replica)
             case Scope.DATABASE | Scope.EVERYTHING:
                 tables = [
                     table

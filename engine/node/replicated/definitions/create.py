@@ -24,6 +24,7 @@ from engine.errors import (
 )
 from engine.keeper.base import Keeper
 from engine.names import TableName
+from engine.node.keeper_path import path_in_own_keeper
 from engine.node.replicated.definitions.cloning import clone_in
 from engine.node.replicated.definitions.definition_sql import REPLICATED, Definition, is_create_of_replicated
 from engine.node.replicated.definitions.leftovers import clear_place
@@ -348,9 +349,7 @@ class CreateStatements:
                 hint="Each server would make up a UUID of its own: use ON CLUSTER, or write UUID '…' behind "
                 "the table's name, or give path and replica name.",
             )
-        table_path = expand_macros(shown_path, macros)
-        for prefix in ("default:", "zookeeper:"):
-            table_path = table_path.removeprefix(prefix)
+        table_path = path_in_own_keeper(expand_macros(shown_path, macros))
         if not table_path.startswith("/"):
             raise SqlError(Code.BAD_ARGUMENTS, f"ZooKeeper path must starts with '/', got '{table_path}'")
         paths = TablePaths(table_path)
