@@ -11,10 +11,13 @@ from __future__ import annotations
 import ctypes
 import importlib
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from engine.errors import ConfigError
 
 _PACKAGE = "chdb"
 _DEEPBIND = 0x8
@@ -22,7 +25,8 @@ _DEEPBIND = 0x8
 
 
 def load_chdb() -> Any:
-    """The extension module `chdb._chdb`. Raises ImportError where chDB is not installed."""
+    """The extension module `chdb._chdb`. Raises ImportError where chDB is not installed, ConfigError where
+    it does not start on this machine."""
     name = f"{_PACKAGE}._chdb"
     if name in sys.modules:
         return sys.modules[name]
@@ -40,5 +44,9 @@ def load_chdb() -> Any:
     sys.modules[_PACKAGE] = stand_in
     try:
         return importlib.import_module(name)
+    except ImportError as error:
+        zone = os.environ.get("TZ")
+        hint = f"The environment says TZ={zone}: is that a time zone of this machine?" if zone else ""
+        raise ConfigError(f"chDB does not start here: {error}.", hint=hint) from error
     finally:
         del sys.modules[_PACKAGE]

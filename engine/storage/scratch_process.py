@@ -25,7 +25,9 @@ _SETTINGS = {
 }
 
 
-def _open(chdb: Any, question: dict[str, Any]) -> Any:
+def _open(question: dict[str, Any]) -> tuple[Any, Any]:
+    """chDB, and a connection to it."""
+    chdb = load_chdb()
     chdb.set_signal_handlers_enabled(False)
     settings = ChdbSettings(
         display_name="scratch",
@@ -39,7 +41,7 @@ def _open(chdb: Any, question: dict[str, Any]) -> Any:
     connection = chdb.connect(prepare(path, settings, SystemEnv()))
     connection.query(f"DETACH DATABASE {LOCAL_DATABASE}")
     _set(connection, _SETTINGS)
-    return connection
+    return chdb, connection
 
 
 def _set(connection: Any, settings: Mapping[str, str]) -> None:
@@ -81,10 +83,10 @@ def _unusable(question: Mapping[str, Any], error: OSError) -> SqlError:
 
 def main() -> None:
     """Until standard input closes."""
-    chdb = load_chdb()
     # chDB and Python may write to standard output: answers go to a descriptor of their own.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
+    chdb: Any = None
     connection: Any = None
     path = ""
     for line in sys.stdin.buffer:
@@ -92,7 +94,7 @@ def main() -> None:
         answer: dict[str, object]
         try:
             if connection is None:
-                connection, path = _open(chdb, question), question["path"]
+                (chdb, connection), path = _open(question), question["path"]
                 answer = {"text": ""}
             else:
                 answer = {"text": _answer(chdb, connection, path, question)}

@@ -37,6 +37,15 @@ async def test_a_place_that_cannot_be_used_is_named(tmp_path: Path, monkeypatch:
     assert "TMPDIR" in caught.value.hint
 
 
+async def test_a_time_zone_that_chdb_does_not_know_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not load then. It was said that a statement had killed it."""
+    monkeypatch.setenv("TZ", "Foo/Bar")
+    with pytest.raises(SqlError, match="chDB does not start here: Cannot load time zone Foo/Bar") as caught:
+        async with ScratchChdb():
+            pass
+    assert "TZ=Foo/Bar" in caught.value.hint
+
+
 async def test_errors_have_their_codes_and_the_scratch_lives_on() -> None:
     async with ScratchChdb() as scratch:
         with pytest.raises(SqlError) as caught:
