@@ -16,6 +16,7 @@ from airflow.sdk import DAG, Asset, Param
 from engine.etl.request import LoadMode
 from engine.etl.targets import CLUSTER, FIRST_DAY, LAST_DAY
 from oncluster_airflow.form import with_form
+from oncluster_airflow.ids import as_id, asset_uri
 from oncluster_airflow.migration_dag import schema_asset
 from oncluster_airflow.notifier import OnclusterNotifier
 from oncluster_airflow.operators.etl import LOAD_TASK, CheckOperator, LoadOperator, TargetsOperator
@@ -38,7 +39,7 @@ The same from a terminal: `oncluster etl load --from 2013-01-01 --to 2013-01-31`
 
 def data_asset(cluster: str) -> Asset:
     """Updated when a load was checked."""
-    return Asset(name=f"data_{cluster}", uri=f"oncluster://{cluster}/data")
+    return Asset(name=f"data_{as_id(cluster)}", uri=asset_uri(cluster, "data"))
 
 
 def parameters() -> dict[str, Param]:

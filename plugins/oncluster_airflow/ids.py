@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from urllib.parse import quote
 
 _NOT_IN_IDS = re.compile(r"[^A-Za-z0-9_.-]+")
 # Airflow's limit is 250 for a DAG's id, which has a prefix; a file's name may be longer.
@@ -19,6 +20,11 @@ def as_id(name: str) -> str:
 def as_group_id(name: str) -> str:
     """The same for a group of tasks, whose id has no dots."""
     return _with_digest(_NOT_IN_IDS.sub("_", name).replace(".", "_"), name)
+
+
+def asset_uri(cluster: str, what: str) -> str:
+    """Airflow cuts off what stands behind `?` and `#`, which a folder's name may have."""
+    return f"oncluster://{quote(cluster, safe='')}/{what}"
 
 
 def _with_digest(plain: str, name: str) -> str:

@@ -41,7 +41,7 @@ from engine.migrations.files import (
 from engine.sql import parse_statement
 from oncluster_airflow.deadlines import deadline_of
 from oncluster_airflow.form import with_form
-from oncluster_airflow.ids import as_id
+from oncluster_airflow.ids import as_id, asset_uri
 from oncluster_airflow.notifier import ApprovalWantedNotifier, OnclusterNotifier
 from oncluster_airflow.operators.approval import ApproveMigrationOperator
 from oncluster_airflow.operators.begin import APPROVE_TASK, BEGIN_TASK, PLAN_TASK
@@ -109,7 +109,7 @@ def dag_id_of(cluster: str) -> str:
 def schema_asset(cluster: str) -> Asset:
     """Updated when migrations of the cluster were applied or rolled back on every host; DAGs that load
     data can be scheduled on it."""
-    return Asset(name=f"schema_{as_id(cluster)}", uri=f"oncluster://{cluster}/schema")
+    return Asset(name=f"schema_{as_id(cluster)}", uri=asset_uri(cluster, "schema"))
 
 
 def parameters() -> dict[str, Param]:

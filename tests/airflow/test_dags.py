@@ -154,6 +154,16 @@ def test_a_folder_of_which_no_dag_can_be_made_leaves_the_others_alone(
     assert set(dags(tmp_path)) == {"migrate_good"}
 
 
+def test_folders_whose_names_differ_only_behind_a_question_mark_have_assets_of_their_own(
+    tmp_path: Path,
+) -> None:
+    for name in ("a?b", "a#b", "a"):
+        write(tmp_path / name, "0001_a.up.sql")
+    found = [dag.get_task("applied").outlets for dag in dags(tmp_path).values()]
+    assert len({(asset.name, asset.uri) for (asset,) in found}) == 3
+    assert len({asset.uri for (asset,) in found}) == 3
+
+
 def test_a_name_longer_than_airflow_allows_is_shortened_to_one_that_is_still_its_own(tmp_path: Path) -> None:
     for last in "ab":
         write(tmp_path / ("c" * 249 + last), "0001_a.up.sql")
