@@ -175,7 +175,7 @@ class Ledger:
         return None if found is None else str(found)
 
     def runs(self, cluster: str) -> list[RunRow]:
-        """Every run, oldest first, with its latest state.
+        """Every run, oldest first by its lock, since clocks may jump, with its latest state.
 
         One that has recorded no end and whose lock another has taken is `unfinished`: it can write nothing
         any more.
@@ -192,7 +192,7 @@ class Ledger:
                 )
             }
             found = connection.execute(
-                sa.select(schema.runs).where(r.cluster == cluster).order_by(r.at_ms, r.fence)
+                sa.select(schema.runs).where(r.cluster == cluster).order_by(r.fence)
             ).all()
         result = []
         for row in found:

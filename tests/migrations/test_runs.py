@@ -232,6 +232,19 @@ def test_a_run_that_is_interrupted_is_no_longer_running(tmp_path: Path) -> None:
     in_world(tmp_path, scenario)
 
 
+def test_a_clock_that_is_set_back_does_not_turn_the_order_of_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        await drive(await world.runner(), world.request(target=1))
+        monkeypatch.setattr(world.env, "now_s", lambda: 0.0)
+        await drive(await world.runner(), world.request())
+        assert [run.run_id for run in world.ledger.runs("shop")] == ["run-1", "run-2"]
+
+    in_world(tmp_path, scenario)
+
+
 def test_a_run_whose_lock_went_to_another_is_no_longer_running(tmp_path: Path) -> None:
     """It died before it could say how it ended."""
 
