@@ -158,7 +158,7 @@ def _silence(error: OnclusterError) -> Silence:
         case NodeUnavailable() | ReplyLost():
             return Silence.DOWN
         case _:
-            return Silence.REFUSED
+            return Silence.FAILING
 
 
 async def _columns(client: NodeClient) -> dict[str, set[str]]:

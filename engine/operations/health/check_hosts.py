@@ -59,6 +59,17 @@ def _silent(facts: ClusterFacts, host: HostFacts, silence: Silence) -> Finding:
                 host=host.host,
                 more=evidence,
             )
+        case Silence.FAILING:
+            return finding(
+                facts,
+                FindingKind.NOT_CHECKED,
+                Severity.WARNING,
+                f"{name} answers with an error: {shortened(host.error)}",
+                "Remove its cause (a quota that is used up is so until its interval ends; --user may name "
+                "another user), and check again.",
+                host=host.host,
+                more=evidence,
+            )
         case Silence.GARBAGE:
             return finding(
                 facts,

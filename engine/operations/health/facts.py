@@ -21,6 +21,9 @@ class Silence(enum.Enum):
     REFUSED = "refused"
     """It answers, and does not let us in."""
 
+    FAILING = "failing"
+    """It knows us, and answers with an error: a quota that is used up, too many queries, no memory."""
+
     GARBAGE = "garbage"
     """What answers there is no ClickHouse."""
 

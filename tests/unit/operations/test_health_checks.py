@@ -311,6 +311,7 @@ def test_damage_waiting_checks_and_parts_set_aside_are_one_finding_of_the_worst_
     [
         (Silence.DOWN, K.HOST_DOWN, "critical"),
         (Silence.REFUSED, K.NOT_CHECKED, "warning"),
+        (Silence.FAILING, K.NOT_CHECKED, "warning"),
         (Silence.GARBAGE, K.NOT_CHECKED, "warning"),
     ],
 )

@@ -75,6 +75,15 @@ def test_a_host_that_does_not_answer_properly_is_a_finding_and_the_others_are_lo
     assert sorted(kinds(looked(tmp_path, change))) == sorted([(expected, "n1:9000"), (K.LAGGING, "n2:9000")])
 
 
+def test_a_host_whose_user_s_quota_is_used_up_is_not_said_to_let_nobody_in(tmp_path):
+    def change(nodes):
+        nodes[0].version_ = SqlError(201, "Quota for user `u` for 1h has been exceeded: queries = 6/5.")
+
+    [finding] = looked(tmp_path, change).findings
+    assert finding.kind is K.NOT_CHECKED
+    assert finding.what.startswith("n1:9000 answers with an error: Quota for user")
+
+
 def test_a_host_that_hangs_costs_the_check_its_patience_and_no_more(tmp_path):
     def change(nodes):
         nodes[0].version_ = lambda: asyncio.sleep(10_000)
