@@ -51,6 +51,8 @@ _REMOVES = frozenset(
     }
 )
 _NOT_REPEATABLE = frozenset({_K.EXCHANGE_TABLES, _K.EXCHANGE_DICTIONARIES})
+_KAFKA_NEEDS = ("kafka_broker_list", "kafka_topic_list", "kafka_group_name", "kafka_format")
+"""In the order of the engine's arguments, which settings may stand for."""
 _PARTS_OF_A_TABLE = frozenset({"COLUMN", "INDEX", "PROJECTION", "CONSTRAINT", "STATISTICS"})
 _GUARDED_BY = {"ADD": "IF NOT EXISTS", "DROP": "IF EXISTS", "CLEAR": "IF EXISTS", "RENAME": "IF EXISTS"}
 
@@ -75,6 +77,7 @@ def check_statement(
     notes += _engine(statement, parsed, words, surroundings)
     notes += _filled(statement, parsed, words, surroundings)
     notes += _distributed(statement, parsed, words, surroundings)
+    notes += _kafka(parsed, words)
     if redact(statement.sql) != statement.sql:
         notes.append(
             ("secret", "a secret stands in the file and goes through Keeper; use a named collection", 0)
@@ -233,6 +236,20 @@ def _distributed(
                 int(Code.CLUSTER_DOESNT_EXIST),
             )
         return
+
+
+def _kafka(parsed: Statement, words: list[Token]) -> Iterator[Note]:
+    """A rehearsal makes no Kafka table, which would read. A named collection may have what is missing."""
+    if parsed.kind is not _K.CREATE_TABLE or parsed.engine != "Kafka":
+        return
+    texts = [word.text for word in words]
+    behind = texts[texts.index("Kafka") + 1 :]
+    given = len(_string_arguments("Kafka", words))
+    if behind[:1] == ["("] and behind[1:2] != [")"] and not given:
+        return
+    if missing := [name for name in _KAFKA_NEEDS[given:] if name not in behind]:
+        text = f"Kafka needs {', '.join(missing)}: every host refuses it"
+        yield "engine-arguments", text, int(Code.NUMBER_OF_ARGUMENTS_DOESNT_MATCH)
 
 
 def _string_arguments(engine: str, words: list[Token]) -> list[str]:

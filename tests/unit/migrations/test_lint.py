@@ -95,6 +95,8 @@ async def test_a_good_migration_is_clean(tmp_path: Path) -> None:
         (f"{TABLE} ReplicatedMergeTree('/{{shard}}') ORDER BY a", "engine-arguments"),
         (f"{TABLE} ReplicatedReplacingMergeTree('/{{shard}}', a) ORDER BY a", "engine-arguments"),
         (f"{TABLE} Distributed(shop, d)", "engine-arguments"),
+        (f"{TABLE} Kafka('b:9092', 't', 'g')", "engine-arguments"),
+        (f"{TABLE} Kafka SETTINGS kafka_broker_list = 'b', kafka_topic_list = 't'", "engine-arguments"),
         (f"{TABLE} ReplicatedMergeTree ORDER BY a AS SELECT 1 AS a", "filled-by-each-host"),
         (f"{TABLE} Memory AS WITH 1 AS x SELECT x AS a", "filled-by-each-host"),
         (
@@ -183,6 +185,9 @@ async def test_what_is_empty_on_each_host_and_clusters_that_are_there_are_no_fin
         "ReplicatedMergeTree('/{shard}', '{replica}') ORDER BY a",
         "ReplicatedGraphiteMergeTree('graphite_rollup') ORDER BY a",
         "Distributed('{cluster}', d, concat('t', '2'), cityHash64(a, 1), 'default') SETTINGS unheard_of = 1",
+        "Kafka('b:9092', 't', 'g', 'JSONEachRow')",
+        "Kafka('b:9092', 't') SETTINGS kafka_format = 'CSV', kafka_group_name = 'g'",
+        "Kafka(of_our_brokers, kafka_topic_list = 't')",
     ],
 )
 async def test_engines_with_as_many_arguments_as_they_take_are_no_finding(
