@@ -386,7 +386,7 @@ QUICK = Pace(every_s=0.02, ping_s=0.3)
 
 
 async def test_a_replica_that_has_much_to_do_is_waited_for(reading: Open) -> None:
-    """After ten seconds all connection tries had failed (279), since it had other statements to run before."""
+    """After ten seconds all connection tries had failed (279): it has other statements to run before."""
     async with reading(2) as one:
         one.health.watch.pace = QUICK
         one.replicas.busy = {2: 5}
