@@ -13,7 +13,6 @@ from engine.storage.whole_databases import without_lazy_loading
 
 _OPEN, _CLOSE = frozenset("([{"), frozenset(")]}")
 _SPACE_BEFORE_ROWS = " \t\f"
-MAX_QUERY_SIZE = "max_query_size"
 LONG_TEXT = 1 << 16
 """Characters. More may be more bytes than chDB reads of a statement where `max_query_size` is not set."""
 

@@ -210,6 +210,8 @@ class DistributedNode:
         """The request with every Distributed table that it reads replaced. Raises SqlError."""
         asked = await self.with_values(asked, statement)
         if len(self.tables) and statement.kind in READING:
+            if statement.kind is not StatementKind.EXPLAIN:
+                await asked.check_text()
             asked = await self._asked_first.with_filters(asked)
         return await self._selects.prepare(asked, statement, failover)
 

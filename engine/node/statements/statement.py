@@ -8,17 +8,27 @@ from typing import Protocol
 
 from engine.config.model import User
 from engine.ddl.attempt import Fence
-from engine.errors import SqlError
+from engine.errors import Code, SqlError
 from engine.names import quote_string
 from engine.node.quotas import QuotaUse
 from engine.node.statements.reads_key import READS_PLACE
 from engine.sql import StatementKind
 from engine.storage import ChdbSession, QueryResult, Scope
-from engine.storage.statement_text import LONG_TEXT, MAX_QUERY_SIZE, InsertText
+from engine.storage.statement_text import LONG_TEXT, InsertText
+from engine.storage.text_limits import MAX_QUERY_SIZE, behind_explain_ast, lifted
 
 CHANGE_NO_DEFINITION = frozenset({StatementKind.INSERT, StatementKind.SET, StatementKind.USE})
 """Statements that are no queries, and after which every name means what it meant."""
 
+_BEYOND_LIMITS = frozenset(
+    {
+        Code.BAD_ARGUMENTS,
+        Code.TOO_DEEP_AST,
+        Code.TOO_BIG_AST,
+        Code.TOO_DEEP_RECURSION,
+        Code.TOO_SLOW_PARSING,
+    }
+)
 _OF_LONG = {"max_ast_elements": "1000000000", "max_expanded_ast_elements": "1000000000"}
 """What else bounds a text, by its 50,000 or 500,000 parts; 0 would be none."""
 
@@ -83,14 +93,33 @@ class Asked:
         return self.database or self.session.database
 
     def rewritten(self, sql: str) -> Asked:
-        """The request with a text that the node has made of it: how long a statement may be was seen to when
-        it came."""
+        """The request with a text that the node has made of it: limits of texts hold for the client's."""
         told = {**self.session.settings, **self.settings}
-        is_usual = len(sql) <= LONG_TEXT and MAX_QUERY_SIZE not in told
+        of_text = lifted(told)
+        is_usual = len(sql) <= LONG_TEXT and not of_text
         if is_usual or not self.session.takes_settings:
             return replace(self, sql=sql)
-        of_long = {name: most for name, most in _OF_LONG.items() if name not in told}
-        return replace(self, sql=sql, settings={**of_long, **self.settings, MAX_QUERY_SIZE: "0"})
+        settings = {**_OF_LONG, **told, **of_text, MAX_QUERY_SIZE: "0"}
+        changed = {name: settings[name] for name in (*_OF_LONG, *of_text, MAX_QUERY_SIZE)}
+        return replace(self, sql=sql, settings={**self.settings, **changed})
+
+    async def check_text(self) -> None:
+        """Whether a text that is to be rewritten keeps the limits that are set. Raises SqlError 36, 167, 168,
+        306, 718; whatever else is wrong with it, the statement itself says."""
+        limits = behind_explain_ast({**self.session.settings, **self.settings})
+        if not limits or not self.session.takes_settings:
+            return
+        try:
+            await self.session.clone().query(
+                f"EXPLAIN AST {self.sql}",
+                format="Null",
+                params=self.parameters,
+                scope=Scope(settings={**self.settings, **limits}),
+                is_harmless=True,
+            )
+        except SqlError as error:
+            if error.code in _BEYOND_LIMITS:
+                raise
 
     async def check_syntax(self) -> None:
         """chDB's parser's word on the text, and chDB's on the settings. Raises SqlError 62, 115."""

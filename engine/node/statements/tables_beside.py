@@ -14,7 +14,8 @@ from engine.errors import SqlError
 from engine.names import quote_identifier
 from engine.node.statements.statement import Asked
 from engine.storage import ChdbSession, Scope
-from engine.storage.statement_text import LONG_TEXT, MAX_QUERY_SIZE
+from engine.storage.statement_text import LONG_TEXT
+from engine.storage.text_limits import MAX_QUERY_SIZE
 
 
 class TablesBeside:

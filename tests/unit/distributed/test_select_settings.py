@@ -227,3 +227,31 @@ def test_an_asterisk_may_stand_for_hidden_columns_too(world: World, kind: str) -
         assert answer == world.bench.ask(f"SELECT {of_one} FROM events ORDER BY id LIMIT 3")
     finally:
         world.ask("DROP TABLE shown SYNC")
+
+
+@pytest.mark.parametrize(
+    ("name", "least", "code"),
+    [
+        ("max_ast_depth", 7, Code.TOO_DEEP_AST),
+        ("max_ast_elements", 17, Code.TOO_BIG_AST),
+        ("max_parser_depth", 15, Code.TOO_DEEP_RECURSION),
+        ("max_parser_backtracks", 15, Code.TOO_SLOW_PARSING),
+    ],
+)
+def test_limits_of_a_text_hold_for_the_client_s(world: World, name: str, least: int, code: Code) -> None:
+    """What was made of it was refused; the client's, of one table, was within them."""
+    sql = "SELECT age, count() FROM people GROUP BY age ORDER BY age LIMIT 2"
+    enough, less = {name: str(least)}, {name: str(least - 1)}
+    assert world.ask(sql, settings=enough) == world.ask(sql, profile=enough) == world.bench.ask(sql)
+    with pytest.raises(SqlError) as raised:
+        world.ask(sql, settings=less)
+    assert raised.value.code == code
+
+
+def test_names_of_the_node_s_own_need_not_be_strict(world: World) -> None:
+    sql = "SELECT age, count() FROM people GROUP BY age ORDER BY age LIMIT 2"
+    strict = {"enforce_strict_identifier_format": "1"}
+    assert world.ask(sql, settings=strict) == world.bench.ask(sql)
+    with pytest.raises(SqlError, match="contains characters other than alphanumeric") as raised:
+        world.ask("SELECT age AS `my age` FROM people", settings=strict)
+    assert raised.value.code == Code.BAD_ARGUMENTS

@@ -13,7 +13,7 @@ from engine.errors import SqlError
 from engine.node.statements.asked_settings import settings_of, usual_answers
 from engine.node.statements.statement import Asked
 from engine.storage import Scope
-from engine.storage.statement_text import MAX_QUERY_SIZE
+from engine.storage.text_limits import OF_TEXT
 
 _MAX_DESCRIBED = 256
 """Types of states and keys are remembered by the text that they come from, unless it names a table."""
@@ -70,7 +70,7 @@ async def _answer(asked: Asked, sql: str, format_: str) -> str:
             )
         return result.text
     session = asked.session.clone(for_text=sql)
-    settings = {name: value for name, value in asked.settings.items() if name != MAX_QUERY_SIZE}
+    settings = {name: value for name, value in asked.settings.items() if name not in OF_TEXT}
     asked = replace(asked, settings=settings)
     try:
         result = await session.query(sql, format=format_, params=asked.params, scope=scope_of(asked))
