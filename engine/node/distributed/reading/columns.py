@@ -32,7 +32,7 @@ async def described_elsewhere(health: PeerHealth, place: ReadPlace, shards: Sequ
         try:
             return await health.client(peer).query_rows(sql, settings=place.parameters)
         except OnclusterError as error:
-            failures.append(f"{peer.name}: {str(error).partition(chr(10))[0][:300]}")
+            failures.append(f"{peer.name.readable}: {str(error).partition(chr(10))[0][:300]}")
             if refusal is None and isinstance(error, SqlError) and error.code not in GONE:
                 refusal = received_from(peer, error)
     if refusal is not None:

@@ -165,7 +165,9 @@ class Failover:
         for peer in peers:
             if peer in self._broke_off:
                 raise self._broke_off[peer]
-        return [f"{peer.name}: {first_line(self.failed[peer])}" for peer in peers if peer in self.failed]
+        return [
+            f"{peer.name.readable}: {first_line(self.failed[peer])}" for peer in peers if peer in self.failed
+        ]
 
     async def begins_anew(self, error: SqlError) -> bool:
         """Whether the statement, of which nobody has seen anything, shall begin anew after `error`."""

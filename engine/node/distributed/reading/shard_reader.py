@@ -339,7 +339,7 @@ class ShardReader:
                         raise delay_s
                     if isinstance(delay_s, SqlError) and (refusal is None or refusal.code in GONE):
                         refusal = received_from(peer, delay_s)
-                    failures.append(f"{peer.name}: {first_line(delay_s)}")
+                    failures.append(f"{peer.name.readable}: {first_line(delay_s)}")
                 elif not max_delay_s or delay_s < max_delay_s:
                     for silent in asking.silent:
                         self.health.failed(silent)
