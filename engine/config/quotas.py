@@ -27,6 +27,7 @@ class QuotaAmount(Enum):
     READ_BYTES = "read_bytes"
     EXECUTION_TIME = "execution_time"
     WRITTEN_BYTES = "written_bytes"
+    FAILED_SEQUENTIAL_AUTHENTICATIONS = "failed_sequential_authentications"
 
 
 class QuotaKey(Enum):
@@ -59,8 +60,12 @@ class Quota:
     ipv6_prefix_bits: int | None = None
     not_kept: tuple[str, ...] = ()
 
+    def limits(self, amount: QuotaAmount) -> bool:
+        """Whether any interval does."""
+        return any(amount in interval.limits for interval in self.intervals)
 
-_NOT_KEPT = ("failed_sequential_authentications", "queries_per_normalized_hash")
+
+_NOT_KEPT = "queries_per_normalized_hash"
 _KEYED_BY_QUERY = "keyed_by_normalized_query_hash"
 
 
@@ -80,7 +85,7 @@ def _quota(element: Element) -> Quota:
         child.name
         for interval in intervals
         for child in interval.children
-        if child.name in _NOT_KEPT and child.text not in ("", "0")
+        if child.name == _NOT_KEPT and child.text not in ("", "0")
     }
     if element.first(_KEYED_BY_QUERY) is not None:
         not_kept.add(_KEYED_BY_QUERY)

@@ -22,8 +22,8 @@ from engine.names import quote_identifier
 from engine.sql import Statement, StatementKind
 from engine.storage import QueryResult
 
-_MOST_KEYS = 10_000
-"""Beyond that those are forgotten of whom nothing is counted any more."""
+_MANY_KEYS = 10_000
+"""From there on those are forgotten of whom nothing is counted now, each time that twice as many are left."""
 _NOT_COUNTED = frozenset({StatementKind.SET, StatementKind.USE})
 _OF_READING = (
     QuotaAmount.RESULT_ROWS,
@@ -118,6 +118,11 @@ class QuotaAccount:
             for amount, value in spent.items():
                 counted.used[amount] = counted.used.get(amount, 0) + value
 
+    def reset(self, amount: QuotaAmount) -> None:
+        """Nothing of it counts any more."""
+        for counted in self._intervals():
+            counted.used.pop(amount, None)
+
     def _check(self, *amounts: QuotaAmount) -> None:
         for amount in amounts:
             for counted in self._intervals():
@@ -158,6 +163,7 @@ class Quotas:
     def __init__(self, env: Env) -> None:
         self._env = env
         self._uses: dict[tuple[str, str], QuotaUse] = {}
+        self._most = _MANY_KEYS
 
     def account(self, user: User, client: QuotaClient) -> QuotaAccount:
         """For one request."""
@@ -188,7 +194,7 @@ class Quotas:
         return counted
 
     def _forget(self) -> None:
-        if len(self._uses) < _MOST_KEYS:
+        if len(self._uses) < self._most:
             return
         now_s = self._env.now_s()
         self._uses = {
@@ -196,6 +202,7 @@ class Quotas:
             for key, use in self._uses.items()
             if any(counted.end_s > now_s for counted in use.intervals)
         }
+        self._most = max(_MANY_KEYS, 2 * len(self._uses))
 
 
 def _key(quota: Quota, user: str, client: QuotaClient) -> str:

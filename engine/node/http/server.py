@@ -18,13 +18,13 @@ from engine.config.quotas import QuotaAmount
 from engine.env import Env
 from engine.errors import OnclusterError
 from engine.node.http.audience import Audience
-from engine.node.http.auth import authenticate, credentials_of
 from engine.node.http.body import QueryText, body_of, no_body, read_query
 from engine.node.http.constraints import Constraints
 from engine.node.http.encoding import choose_encoding
 from engine.node.http.external import ExternalTable, read_form
 from engine.node.http.failures import as_defect, as_exceptions, note_if_gone
 from engine.node.http.fixed_settings import with_fixed_settings
+from engine.node.http.login import Logins
 from engine.node.http.native_answer import native_answer
 from engine.node.http.peer_limits import with_peer_limits
 from engine.node.http.progress import takes_progress, with_progress
@@ -38,7 +38,7 @@ from engine.node.http.query import (
 from engine.node.http.response import ResultSender, error_response
 from engine.node.http.running import RunningStatements
 from engine.node.http.sessions import HttpSessions
-from engine.node.quotas import QuotaAccount, Quotas, quota_client, spent_by
+from engine.node.quotas import QuotaAccount, Quotas, spent_by
 from engine.node.statements.node_statements import NodeStatements
 from engine.node.statements.router import StatementRouter
 from engine.node.statements.statement import Asked
@@ -103,7 +103,7 @@ class HttpServer:
     ) -> None:
         self._config = config
         self._constraints = Constraints(rules, config.profiles)
-        self._quotas = quotas or Quotas(env)
+        self._logins = Logins(config.users, quotas or Quotas(env))
         self._pool = pool
         self._router = router
         self._env = env
@@ -184,10 +184,7 @@ class HttpServer:
         try:
             pairs = parameters_of(request.rel_url.raw_query_string)
             parameters = dict(pairs)
-            credentials = credentials_of(request.headers, parameters)
-            address = request.remote or ""
-            user = authenticate(self._config.users, credentials, address)
-            account = self._quotas.account(user, quota_client(address, request.headers, parameters))
+            user, account = self._logins.of(request.headers, parameters, request.remote or "")
             is_form = request.content_type == "multipart/form-data"
             tables: tuple[ExternalTable, ...] = ()
             if is_form:

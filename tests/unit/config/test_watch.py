@@ -263,12 +263,12 @@ def test_limits_of_users_that_a_node_does_not_keep_are_named(
     path.write_text(
         "<clickhouse><users><ann><password/><quota>few</quota></ann><bob><password/><quota>none</quota></bob></users>"
         "<quotas><few><interval><duration>60</duration><queries>5</queries>"
-        "<failed_sequential_authentications>3</failed_sequential_authentications></interval></few>"
+        "<queries_per_normalized_hash>3</queries_per_normalized_hash></interval></few>"
         "<default><interval><duration>60</duration><queries>0</queries></interval></default></quotas></clickhouse>"
     )
     ConfigFile(path)
     said = [text for text in caplog.messages if "limit_ignored" in text]
     assert [re.findall(r"user=(\S+) limit='(.*?)'", text)[0] for text in said] == [
-        ("ann", "quota few: failed_sequential_authentications"),
+        ("ann", "quota few: queries_per_normalized_hash"),
         ("bob", "quota none, which does not exist"),
     ]

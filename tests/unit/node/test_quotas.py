@@ -10,6 +10,7 @@ from engine.config.model import User
 from engine.config.quotas import QuotaAmount, QuotaKey
 from engine.env import SystemEnv
 from engine.errors import Code, ConfigError, SqlError
+from engine.node.http.login import Logins
 from engine.node.quotas import QuotaAccount, QuotaClient, Quotas, quota_client
 from engine.sql import parse_statement
 from tests.unit.config.support import load
@@ -175,3 +176,21 @@ def test_without_a_quota_or_a_duration_nothing_is_counted(tmp_path: Path) -> Non
 def test_a_limit_that_is_no_number_is_refused(tmp_path: Path, limit: str) -> None:
     with pytest.raises(ConfigError):
         users(tmp_path, interval(limit))
+
+
+def test_after_too_many_wrong_passwords_the_right_one_is_refused_too(tmp_path: Path) -> None:
+    limit = interval("<failed_sequential_authentications>2</failed_sequential_authentications>") + "<keyed/>"
+    clock = Clock()
+    logins = Logins(users(tmp_path, limit), Quotas(clock))
+
+    def login(password: str, **more: str) -> int:
+        try:
+            logins.of({}, {"user": "ann", "password": password, **more}, "127.0.0.1")
+        except SqlError as error:
+            return error.code
+        return 0
+
+    assert [login(each) for each in ("x", "", "x", "y")] == [516, 0, 516, 516]
+    assert [login(each, quota_key="another") for each in ("", "z")] == [201, 201]
+    clock.s += 60
+    assert login("") == 0
