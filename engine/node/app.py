@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.config.graphite import sections_xml
-from engine.config.load import ConfigFile
 from engine.config.model import NodeConfig
+from engine.config.watch import ConfigFile
 from engine.env import Env
 from engine.errors import ConfigError, SqlError
 from engine.names import HostId

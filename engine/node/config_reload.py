@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from engine.config.load import ConfigFile
+from engine.config.watch import ConfigFile
 from engine.env import Env
 from engine.errors import ConfigError, SqlError
 from engine.sql import Statement, StatementKind

@@ -10,7 +10,7 @@ import signal
 from collections.abc import Mapping
 from pathlib import Path
 
-from engine.config.load import ConfigFile
+from engine.config.watch import ConfigFile
 from engine.env import SystemEnv
 from engine.node.app import Node
 

@@ -12,8 +12,8 @@ import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from engine.config.load import ConfigFile
 from engine.config.model import KeeperSection, NodeConfig, Topology
+from engine.config.watch import ConfigFile
 from engine.ddl import NodeIdentity, SqliteIntentStore, SystemResolver
 from engine.env import Env
 from engine.errors import Busy, Code, ConfigError

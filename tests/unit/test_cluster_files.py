@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.config.load import ConfigFile, load_node_config
+from engine.config.load import load_node_config
 from engine.config.model import ZooKeeper
+from engine.config.watch import ConfigFile
 from engine.errors import ConfigError
 from engine.testing.cluster_files import DEFAULT_CLUSTER_FILE, ClusterFiles, clusters_xml, macros_of
 

@@ -10,6 +10,7 @@ import yaml
 from engine.config.load import load_client_config, load_node_config, load_topology
 from engine.config.model import EMPTY_PASSWORD_SHA256, DistributedDdl, ZooKeeper
 from engine.config.profiles import Constraint
+from engine.config.quotas import QuotaAmount
 from engine.errors import ConfigError
 from engine.names import HostId
 from tests.unit.config.support import load, write
@@ -446,13 +447,18 @@ def test_users_and_profiles_are_read_from_their_own_file(tmp_path: Path) -> None
                 <plain><password>x</password><profile>reader</profile>
                     <networks><ip>10.0.0.0/8</ip><ip>::1</ip></networks></plain>
                 <hashed><password_sha256_hex>{_SHA256_OF_X.upper()}</password_sha256_hex>
-                    <profile>limited</profile></hashed>
+                    <profile>limited</profile><quota>some</quota></hashed>
             </users>
+            <quotas><some>
+                <interval><duration>60</duration><queries from_env="SOME"/></interval></some></quotas>
         </clickhouse>
         """,
     )
     write(tmp_path / "users.d" / "more.yaml", 'users: {guest: {password: ""}}\n')
-    config = load(tmp_path, "<users_config>users.xml</users_config>")
+    config = load(tmp_path, "<users_config>users.xml</users_config>", environ={"SOME": "5"})
+    quota = config.users["hashed"].quota
+    assert quota is not None
+    assert [interval.limits for interval in quota.intervals] == [{QuotaAmount.QUERIES: 5}]
     assert config.users["default"].password_sha256_hex == ""
     assert config.users["guest"].password_sha256_hex == EMPTY_PASSWORD_SHA256
     assert config.users["plain"].password_sha256_hex == _SHA256_OF_X

@@ -1,4 +1,4 @@
-"""engine.config.load beside ClickHouse's ConfigProcessor: which file wins, and what a merged text leaves."""
+"""engine.config.files beside ClickHouse's ConfigProcessor: which file wins, and what a merged text leaves."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.config import load as loading
+from engine.config import files
 from engine.config.load import load_node_config
 
 
@@ -79,6 +79,6 @@ def test_without_include_from_the_usual_file_of_old_servers_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usual = write(tmp_path / "etc" / "metrika.xml", "<macros><shard>07</shard></macros>")
-    monkeypatch.setattr(loading, "USUAL_INCLUDE", usual)
+    monkeypatch.setattr(files, "USUAL_INCLUDE", usual)
     path = write(tmp_path / "config.xml", '<macros incl="macros" optional="true"/>')
     assert load_node_config(path).topology.macros == {"shard": "07"}

@@ -1,4 +1,4 @@
-"""engine.config.load.ConfigFile: clusters are re-read while running, and a broken file breaks nothing."""
+"""engine.config.watch.ConfigFile: clusters are re-read while running, and a broken file breaks nothing."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.config import load
-from engine.config.load import ConfigFile
+from engine.config import files
 from engine.config.model import Topology
+from engine.config.watch import ConfigFile
 from engine.env import SystemEnv
 from engine.errors import ConfigError, SqlError
 from engine.node.config_reload import WATCH_S, ConfigReload
@@ -213,7 +213,7 @@ async def test_an_error_in_the_program_does_not_end_the_watching(
     reload = ConfigReload(config, env=env, on_change=lambda: seen.put_nowait(_hosts(config.topology)))  # type: ignore[arg-type]
     path.write_text(_text("b"))
     with monkeypatch.context() as patch:
-        patch.setattr(load, "parse_file", lambda file, text: 1 // 0)
+        patch.setattr(files, "parse_file", lambda file, text: 1 // 0)
         reload.start()
         env.steps.put_nowait(None)
         async with asyncio.timeout(10):
@@ -248,8 +248,8 @@ def test_files_that_are_as_they_were_are_not_parsed(path: Path, monkeypatch: pyt
     config = ConfigFile(path)
     (path.parent / "config.d").mkdir()
     parsed: list[Path] = []
-    parse = load.parse_file
-    monkeypatch.setattr(load, "parse_file", lambda file, text: parsed.append(file) or parse(file, text))
+    parse = files.parse_file
+    monkeypatch.setattr(files, "parse_file", lambda file, text: parsed.append(file) or parse(file, text))
     assert not config.reload()
     assert parsed == []
     (path.parent / "config.d" / "more.xml").write_text(_text("b"))
