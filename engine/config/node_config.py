@@ -16,6 +16,7 @@ from engine.config.health import read_health
 from engine.config.model import KeeperSection, NodeConfig
 from engine.config.profiles import read_profiles
 from engine.config.sections import (
+    note_without_effect,
     read_ca_file,
     read_interserver_access,
     read_keeper,
@@ -32,6 +33,7 @@ logger = logging.getLogger(__name__)
 def node_config(root: Element, path: Path) -> NodeConfig:
     """Everything one node needs; `path` is the file. Raises ConfigError."""
     defaults = NodeConfig(path="")
+    note_without_effect(root)
     queues = read_queues(root)
     profiles = read_profiles(root)
     certificate, key = read_tls_files(root)

@@ -1,7 +1,9 @@
-"""`zookeeper` or `etcd`, `distributed_ddl`, `interserver_http_credentials`, `backups`, the openSSL files."""
+"""`zookeeper` or `etcd`, `distributed_ddl`, `interserver_http_credentials`, `backups`, the openSSL files, and
+what of a server's file has no effect."""
 
 from __future__ import annotations
 
+import logging
 import re
 from typing import TypedDict
 
@@ -10,6 +12,9 @@ from engine.config.element import Element
 from engine.config.model import DistributedDdl, Etcd, InterserverAccess, KeeperSection, ZooKeeper
 from engine.errors import Code, ConfigError
 
+log = logging.getLogger(__name__)
+
+_WITHOUT_EFFECT = ("merge_tree", "replicated_merge_tree")
 _DDL_ELEMENTS = frozenset(
     {
         "name",
@@ -25,6 +30,19 @@ _DDL_ELEMENTS = frozenset(
         "cluster",
     }
 )
+
+
+def note_without_effect(root: Element) -> None:
+    """Say in the log which sections change a server's tables and not a node's."""
+    for name in _WITHOUT_EFFECT:
+        section = root.first(name)
+        if section is not None and section.children:
+            log.warning(
+                "config.section_ignored section=%s at=%s hint='Tables of a node have ClickHouse's defaults: "
+                "say it in the SETTINGS of CREATE TABLE, or by ALTER TABLE … MODIFY SETTING.'",
+                name,
+                section.source,
+            )
 
 
 def read_keeper(root: Element) -> KeeperSection | None:

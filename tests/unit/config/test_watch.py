@@ -272,3 +272,13 @@ def test_limits_of_users_that_a_node_does_not_keep_are_named(
         ("ann", "quota few: queries_per_normalized_hash"),
         ("bob", "quota none, which does not exist"),
     ]
+
+
+def test_settings_of_all_tables_that_a_node_does_not_heed_are_named(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sections = "<merge_tree><parts_to_throw_insert>5</parts_to_throw_insert></merge_tree>"
+    path.write_text(f"<clickhouse>{sections}<replicated_merge_tree/></clickhouse>")
+    ConfigFile(path)
+    said = [text for text in caplog.messages if "section_ignored" in text]
+    assert [re.findall(r"section=(\S+)", text)[0] for text in said] == ["merge_tree"]
