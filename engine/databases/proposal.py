@@ -68,6 +68,7 @@ class Proposal:
                     raise _cancelled(self.number, error.message) from error
 
     async def ops(self, changes: Mapping[str, str | None]) -> Sequence[Op]:
+        """Raises SqlError 571 where nothing can be committed any more."""
         self._is_used = True
         self.changes = changes
         paths, me = self._replica.paths, self._replica.me
@@ -93,7 +94,10 @@ class Proposal:
                 Create(paths.shard(self.number, me.shard)),
                 Create(paths.shard(self.number, me.shard, "executed"), name),
             ]
-        return [*ops, *await self._metadata_ops(changes)]
+        try:
+            return [*ops, *await self._metadata_ops(changes)]
+        except SessionExpired as error:
+            raise _cancelled(self.number, error.message) from error
 
     async def _metadata_ops(self, changes: Mapping[str, str | None]) -> list[Op]:
         nodes = [self._replica.paths.table(name) for name in changes]

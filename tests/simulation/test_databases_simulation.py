@@ -583,6 +583,25 @@ def test_a_connection_that_breaks_costs_no_statement(what: str) -> None:
     run_simulation(1, main)
 
 
+def test_a_statement_whose_session_ends_before_its_commit_is_known_not_to_be_committed() -> None:
+    async def main(env: SimulationEnv) -> None:
+        server, replica, database = await _one_replica(env)
+        assert replica.schema is not None and replica.process is not None
+        (session_id,) = server.session_ids(replica.process.name)
+        as_initiator = replica.schema.as_initiator
+
+        async def loses_the_session(query: str, commit: Commit) -> None:
+            server.expire_session(session_id)
+            await as_initiator(query, commit)
+
+        replica.schema.as_initiator = loses_the_session  # type: ignore[method-assign]
+        assert await replica.submit("CREATE a t") == "failed"
+        assert replica.disk.texts == {}
+        await database.stop(grace_s=1)
+
+    run_simulation(1, main)
+
+
 @pytest.mark.parametrize("day", ["good", "lost connection", "later entry"])
 def test_a_definition_that_was_planned_wrong_is_put_right_and_nobody_s_rows_go_aside(day: str) -> None:
     """What the initiator commits beforehand is planned; what it then has is what all have."""
