@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -16,8 +15,6 @@ from engine.migrations.files import load_folder, read_folder
 from engine.migrations.lint import lint
 from engine.migrations.model import RunRequest
 from engine.migrations.rehearse import Phase, Rehearsal, rehearse
-from engine.migrations.rehearse_definitions import Definitions
-from engine.migrations.rehearse_text import for_rehearsal
 from engine.migrations.statements import Surroundings
 from engine.storage.scratch import ScratchChdb
 from tests.migrations.support import topology, write
@@ -447,35 +444,6 @@ async def test_a_distributed_table_that_every_host_would_refuse_fails(tmp_path: 
 
 
 @pytest.mark.slow
-async def test_texts_of_definitions_are_read_again_where_a_statement_may_have_changed_them() -> None:
-    """Also of what it does not name: what an Alias stands for, what is in a database that is renamed."""
-    statements = [
-        "CREATE DATABASE a",
-        "CREATE DATABASE b",
-        "CREATE TABLE a.t (x Int8) ENGINE = Memory",
-        "CREATE TABLE b.t (y Int8) ENGINE = Memory",
-        "CREATE TABLE a.u (x Int8) ENGINE = Memory",
-        "ALTER TABLE a.t ADD COLUMN z Int8",
-        "RENAME DATABASE a TO c; RENAME DATABASE b TO a; RENAME DATABASE c TO b",
-        "RENAME TABLE b.t TO b.v, b.u TO b.t",
-        "DROP TABLE b.v",
-        "CREATE TABLE a.far ENGINE = Alias(a, t)",
-        "ALTER TABLE a.far ADD COLUMN w Int8",
-        "CREATE FUNCTION f AS (x) -> x",
-    ]
-    async with ScratchChdb() as scratch:
-        kept = Definitions(scratch)
-        seen = []
-        for together in statements:
-            for sql in together.split("; "):
-                kept.note(sql)
-                await scratch.execute(sql)
-            seen.append(await kept.read())
-            assert seen[-1] == await Definitions(scratch).read()
-    assert all(before != after for before, after in pairwise(seen))
-
-
-@pytest.mark.slow
 async def test_a_statement_that_brings_the_scratch_down_is_named(tmp_path: Path) -> None:
     class Dying(ScratchChdb):
         async def execute(self, sql: str, *, settings: Mapping[str, str] | None = None) -> None:
@@ -503,68 +471,3 @@ async def test_the_real_parser_judges_text_with_on_cluster() -> None:
         assert caught.value.code == 62
         assert "FOO" in caught.value.message
         assert "hunter2" not in caught.value.message
-
-
-@pytest.mark.parametrize(
-    ("sql", "plain"),
-    [
-        (
-            "CREATE TABLE d.t ON CLUSTER c (a Int8) ENGINE = ReplicatedMergeTree('/p', '{r}') ORDER BY a",
-            "CREATE TABLE d.t (a Int8) ENGINE = MergeTree ORDER BY a",
-        ),
-        (
-            "CREATE TABLE d.t (a Int8) ENGINE=ReplicatedSummingMergeTree('/p','r', (b, c)) ORDER BY a",
-            "CREATE TABLE d.t (a Int8) ENGINE=SummingMergeTree((b, c)) ORDER BY a",
-        ),
-        (
-            "CREATE TABLE d.t (a Int8) ENGINE = ReplicatedReplacingMergeTree(v) ORDER BY a",
-            "CREATE TABLE d.t (a Int8) ENGINE = ReplacingMergeTree(v) ORDER BY a",
-        ),
-        ("CREATE DATABASE d ENGINE = Replicated('/p', '{shard}', '{replica}')", "CREATE DATABASE d "),
-        (
-            "CREATE TABLE t (a Int8) ENGINE = Distributed(getMacro('c'), d, l, f(a, 1), hot)",
-            "CREATE TABLE t (a Int8) ENGINE = Distributed('cluster_of_a_scratch', d, l, f(a, 1), 'default')",
-        ),
-        (
-            "CREATE TABLE d.t AS d.l ENGINE=Distributed('{cluster}', d, l)",
-            "CREATE TABLE d.t AS d.l ENGINE=Distributed('cluster_of_a_scratch', d, l)",
-        ),
-        (
-            "CREATE TABLE d.t (a Int8) ENGINE = S3('http://b/k', 'id', 'key') PARTITION BY a COMMENT 'c'",
-            "CREATE TABLE d.t (a Int8) ENGINE = Null COMMENT 'c'",
-        ),
-        ("CREATE DATABASE d ENGINE = S3('http://b/', 'id', 'key')", None),
-        ("CREATE TABLE d.t AS s3('http://b/k')", None),
-        (
-            "CREATE TABLE d.t ENGINE = MergeTree ORDER BY a AS SELECT a AS b FROM s3('http://b/k')",
-            "CREATE TABLE d.t ENGINE = MergeTree ORDER BY a EMPTY AS SELECT a AS b FROM s3('http://b/k')",
-        ),
-        ("CREATE TABLE d.t AS d.s ENGINE = Memory", "CREATE TABLE d.t AS d.s ENGINE = Memory"),
-        (
-            "CREATE MATERIALIZED VIEW d.v ENGINE = MergeTree ORDER BY populate POPULATE AS SELECT 1",
-            "CREATE MATERIALIZED VIEW d.v ENGINE = MergeTree ORDER BY populate  AS SELECT 1",
-        ),
-        (
-            "CREATE MATERIALIZED VIEW d.v REFRESH EVERY 1 DAY TO d.t AS SELECT a FROM url('http://b/k')",
-            "CREATE MATERIALIZED VIEW d.v REFRESH EVERY 1 DAY TO d.t EMPTY AS SELECT a FROM url('http://b/k')",
-        ),
-        (
-            "CREATE TABLE t (a D) TTL a TO DISK 'x', b TO VOLUME 'y' SETTINGS disk = disk(type = s3)",
-            "CREATE TABLE t (a D) TTL a TO DISK 'default', b TO VOLUME 'default' SETTINGS disk = 'default'",
-        ),
-        (
-            "ALTER TABLE d.t MODIFY SETTING storage_policy = 'tiered'",
-            "ALTER TABLE d.t MODIFY SETTING storage_policy = 'default'",
-        ),
-        ("ALTER TABLE d.t MOVE PARTITION 1 TO VOLUME 'cold'", None),
-        ("CREATE TABLE d.t (a Int8) ENGINE = Memory", "CREATE TABLE d.t (a Int8) ENGINE = Memory"),
-        (
-            "CREATE TABLE d.t (a String DEFAULT 'ReplicatedMergeTree') ENGINE = Memory",
-            "CREATE TABLE d.t (a String DEFAULT 'ReplicatedMergeTree') ENGINE = Memory",
-        ),
-    ],
-)
-def test_a_statement_is_rewritten_for_a_lone_chdb_and_reaches_nothing_else(
-    sql: str, plain: str | None
-) -> None:
-    assert for_rehearsal(sql).sql == plain
