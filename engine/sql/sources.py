@@ -1,8 +1,8 @@
 """Which tables a SELECT, or an expression with subqueries, reads: found on tokens, without a full parser.
 
 What counts as a table: a name behind FROM, JOIN or a comma between them, and a name that is the right side of
-IN. What does not: common table expressions where they can be seen, table functions, parameters, aliases,
-names that already have a database.
+IN, alone in brackets, too. What does not: common table expressions where they can be seen, table functions,
+parameters, aliases, names that already have a database.
 
 Source: ClickHouse's AddDefaultDatabaseVisitor, whose effect `tests/unit/sql/test_oracle.py` compares on the
 syntax tree. One difference is deliberate: within its own body a CTE that is not RECURSIVE is the table of
@@ -91,12 +91,21 @@ _MAX_DEPTH = 1000
 """ClickHouse's max_parser_depth: it refuses what is nested deeper, so nobody needs its tables."""
 _BEFORE_COLUMN = frozenset({"SELECT", "DISTINCT", "BY", "AS", ",", "(", "."})
 """Behind these AS is a name itself."""
-_NO_TABLE_BEHIND_IN = frozenset({"PARTITION", "NULL", "TRUE", "FALSE", "SELECT", "CAST", "INTERVAL"})
+_NO_TABLE_BEHIND_IN = frozenset(
+    {"PARTITION", "NULL", "TRUE", "FALSE", "INF", "NAN", "SELECT", "CAST", "INTERVAL"}
+)
 
 
 def read_tables(cursor: Cursor, begin: int) -> list[NameRef]:
     """Every table read from token `begin` on, qualified or not, in order."""
     return _Walk(cursor, begin).run()
+
+
+def is_behind_in(cursor: Cursor, at: int) -> bool:
+    """Whether a table that is named from token `at` on is the right side of IN."""
+    while at > 0 and cursor.words[at - 1] == "(":
+        at -= 1
+    return at > 0 and cursor.words[at - 1] == "IN"
 
 
 def ctes(cursor: Cursor) -> tuple[list[Cte], list[tuple[NameRef, Cte]]]:
@@ -229,16 +238,22 @@ class _Walk:
         return self.cursor.at
 
     def _in(self, at: int) -> int:
-        if at >= len(self.tokens) or not self._is_name(at) or self.words[at] in _NO_TABLE_BEHIND_IN:
+        begins = at
+        while self.words[begins : begins + 1] == ["("]:
+            begins += 1
+        if not self._is_name(begins) or self.words[begins] in _NO_TABLE_BEHIND_IN:
             return at
-        self.cursor.at = at
+        self.cursor.at = begins
         ref = self.cursor.table(Role.SOURCE)
+        ends, brackets = self.cursor.at, begins - at
         if ref is None or self.cursor.word in ("(", "["):
+            return at
+        if self.words[ends : ends + brackets] != [")"] * brackets:
             return at
         is_alias = not ref.name.database and ref.name.table in self.aliases
         if not is_alias:
             self._note(ref)
-        return self.cursor.at
+        return ends + brackets
 
     def _note(self, ref: NameRef) -> None:
         cte = self._cte(ref.name)

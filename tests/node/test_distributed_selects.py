@@ -238,7 +238,7 @@ def test_each_shard_answers_by_itself_where_that_is_asked_for(cluster: Cluster) 
     [
         ("WITH x AS (SELECT id FROM events_d) SELECT count() FROM events_d WHERE id IN x", "2000", "2000"),
         (
-            "WITH x AS (SELECT id + 1 AS i FROM events_d) SELECT count() FROM events_d WHERE id IN x",
+            "WITH x AS (SELECT id + 1 AS i FROM events_d) SELECT count() FROM events_d WHERE id IN (x)",
             "1999",
             "0",
         ),
@@ -489,7 +489,7 @@ def test_mutations_ask_whether_rows_exist_and_take_tables_behind_in(cluster: Clu
     assert ask("SELECT groupArray((id, s)) FROM (SELECT * FROM kept ORDER BY id LIMIT 6)") == (
         "[(1995,0),(1996,0),(1997,1),(1998,1),(1999,1),(2000,0)]\n"
     )
-    ask("DELETE FROM kept WHERE id NOT IN default.ids_d AND EXISTS (SELECT 1 FROM events_d WHERE id = 7)")
+    ask("DELETE FROM kept WHERE id NOT IN (default.ids_d) AND EXISTS (SELECT 1 FROM events_d WHERE id = 7)")
     assert ask("SELECT count(), max(id) FROM kept") == "5\t1999\n"
     ask("DELETE FROM kept WHERE EXISTS ((SELECT 1 FROM of_two) INTERSECT (SELECT 2)) OR id IN (5, 6)")
     assert ask("SELECT count(), max(id) FROM kept") == "5\t1999\n"

@@ -393,12 +393,13 @@ def test_a_mutation_with_a_subquery_names_the_database_that_it_reads(pair: Pair)
         node.query("INSERT INTO chosen VALUES (1)")
     pair.n1.query(f"INSERT INTO {t} VALUES (1, 'a'), (2, 'b')")
     pair.n1.query(
-        f"ALTER TABLE {t} DELETE WHERE k IN (SELECT k FROM chosen) SETTINGS mutations_sync = 2",
+        f"ALTER TABLE {t} DELETE WHERE k IN (SELECT k FROM chosen) OR k IN (chosen)",
+        mutations_sync="2",
         allow_nondeterministic_mutations="1",
     )
     assert pair.rows(t) == "2\tb\n"
     command = pair.n1.query(f"SELECT command FROM system.mutations WHERE table = '{t}'")
-    assert command == "(DELETE WHERE k IN (SELECT k FROM default.chosen))\n"
+    assert command == "(DELETE WHERE (k IN (SELECT k FROM default.chosen)) OR (k IN (default.chosen)))\n"
 
 
 def test_an_alter_names_the_database_of_the_dictionaries_that_it_asks(pair: Pair) -> None:

@@ -10,7 +10,7 @@ from engine.distributed.select.references import alias_behind
 from engine.names import quote_identifier
 from engine.sql.cursor import Cursor, NameRef
 from engine.sql.edit import Edit, apply_edits
-from engine.sql.sources import Cte, ctes
+from engine.sql.sources import Cte, ctes, is_behind_in
 
 
 def with_inlined_ctes(sql: str, *, materializes: bool = False) -> str:
@@ -54,7 +54,7 @@ class _Inlining:
             self.cursor.skip_brackets()
             columns = self.cursor.sql[self.cursor.tokens[cte.begin + 1].start : self.cursor.last_end]
             body = f"(SELECT * FROM {body} AS {quote_identifier(cte.name)} {columns})"
-        is_in = self.cursor.words[self.cursor.at_offset(ref.start) - 1] == "IN"
+        is_in = is_behind_in(self.cursor, self.cursor.at_offset(ref.start))
         has_alias = is_in or alias_behind(self.cursor.sql, ref.end)
         return body if has_alias else f"{body} AS {quote_identifier(cte.name)}"
 

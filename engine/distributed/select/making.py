@@ -25,6 +25,7 @@ from engine.distributed.select.template import Slot, Template, place_text
 from engine.names import TableName, quote_identifier
 from engine.sql.cursor import Cursor
 from engine.sql.edit import Edit, apply_edits
+from engine.sql.sources import is_behind_in
 from engine.sql.tokens import literal_value
 
 
@@ -100,7 +101,7 @@ class _Maker:
         first, at = self._cursor.at_offset(ref.start), self._cursor.at_offset(ref.end)
         behind = read_behind(self._cursor, at)
         called = frozenset({behind.alias(self._cursor) or ref.alias, ref.alias} - {""})
-        is_in = first > 0 and self._cursor.words[first - 1] == "IN"
+        is_in = is_behind_in(self._cursor, first)
         return _Place(number, ref, first, behind, called, is_in)
 
     def _server_calls(self) -> list[Call]:

@@ -15,6 +15,7 @@ from collections.abc import Collection, Sequence
 from engine.distributed.select.clauses import select_of
 from engine.distributed.select.sides import is_between_tables
 from engine.sql.cursor import Cursor, NameRef
+from engine.sql.sources import is_behind_in
 from engine.sql.tokens import literal_value
 
 
@@ -39,7 +40,7 @@ def _is_alias(cursor: Cursor, ref: NameRef, alias: str, at: int, begin: int) -> 
     first = cursor.at_offset(ref.start)
     return (
         first != begin
-        and cursor.words[first - 1] != "IN"
+        and not is_behind_in(cursor, first)
         and select_of(cursor, first) == select_of(cursor, at)
     )
 

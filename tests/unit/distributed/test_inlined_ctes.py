@@ -17,7 +17,7 @@ from engine.distributed.select.inlined_ctes import with_inlined_ctes
             "SELECT count() FROM (SELECT id FROM t) AS `x`",
         ),
         ("WITH x AS (SELECT 1) SELECT * FROM x AS y, x z", "SELECT * FROM (SELECT 1) AS y, (SELECT 1) z"),
-        ("WITH x AS (SELECT 1) SELECT 2 IN x, 3 IN (x)", "SELECT 2 IN (SELECT 1), 3 IN (x)"),
+        ("WITH x AS (SELECT 1) SELECT 2 IN x, 3 IN (x)", "SELECT 2 IN (SELECT 1), 3 IN ((SELECT 1))"),
         ("WITH 5 AS n, x AS (SELECT 1) SELECT n FROM x", "WITH 5 AS n SELECT n FROM (SELECT 1) AS `x`"),
         ("WITH x AS (SELECT 1), 5 AS n SELECT n FROM x", "WITH 5 AS n SELECT n FROM (SELECT 1) AS `x`"),
         (

@@ -328,6 +328,7 @@ _VIEWS = [
     "SELECT a FROM t WHERE a IN (SELECT a FROM u)",
     "SELECT a FROM t WHERE a NOT IN (SELECT a FROM u WHERE a GLOBAL IN (SELECT a FROM w))",
     "SELECT a FROM t WHERE a IN ids",
+    "SELECT a FROM t WHERE a IN (ids) AND a NOT IN ((ids)) AND a IN (SELECT a FROM u WHERE a IN (ids))",
     "SELECT a FROM t WHERE a IN other.ids AND a GLOBAL NOT IN ids",
     "SELECT a FROM t WHERE (a, a) IN ((1, 2), (3, 4)) AND a IN (1, 2)",
     "SELECT a FROM t UNION ALL SELECT a FROM u UNION DISTINCT SELECT a FROM other.o",

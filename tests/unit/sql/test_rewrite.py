@@ -155,8 +155,8 @@ def test_a_misspelt_statement_is_asked_about() -> None:
         ("ALTER TABLE a MODIFY QUERY SELECT 1 FROM b", "ALTER TABLE q.a MODIFY QUERY SELECT 1 FROM q.b"),
         ("BACKUP DATABASE d EXCEPT TABLES a TO Null", "BACKUP DATABASE d EXCEPT TABLES a TO Null"),
         (
-            "CREATE VIEW v AS SELECT 1 FROM t WHERE a IN (b)",
-            "CREATE VIEW q.v AS SELECT 1 FROM q.t WHERE a IN (b)",
+            "CREATE VIEW v AS SELECT a IN (b), a IN ((b)), a IN (NULL), a IN (b, 1) FROM t",
+            "CREATE VIEW q.v AS SELECT a IN (q.b), a IN ((q.b)), a IN (NULL), a IN (b, 1) FROM q.t",
         ),
         (
             "CREATE VIEW v AS SELECT [1] AS k, 1 IN k FROM t",

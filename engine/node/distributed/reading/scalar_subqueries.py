@@ -19,7 +19,7 @@ from engine.distributed.select.two_phase import is_mergeable
 from engine.node.distributed.reading.subquery_values import Meaning, Subquery, ValueOf
 from engine.sql.cursor import Cursor
 from engine.sql.edit import Edit, apply_edits
-from engine.sql.sources import ctes, read_tables
+from engine.sql.sources import ctes, is_behind_in, read_tables
 
 _BEGINS = names("SELECT WITH FROM")
 _GROUPING = names("GROUP HAVING")
@@ -57,7 +57,7 @@ def _sets(cursor: Cursor) -> Iterator[tuple[int, Subquery]]:
     words = cursor.words
     for ref in read_tables(cursor, 0):
         at = cursor.at_offset(ref.start)
-        if words[at - 1] == "IN":
+        if is_behind_in(cursor, at):
             yield at, Subquery(ref.start, ref.end, f"SELECT * FROM {ref.name.quoted}", Meaning.SET)
     for at in [at + 1 for at, word in enumerate(words) if word == "IN"]:
         if (select := tables_subquery(cursor, at)) is not None:

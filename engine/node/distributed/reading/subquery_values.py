@@ -27,7 +27,7 @@ from engine.sql.cursor import Cursor
 from engine.sql.edit import Edit, apply_edits
 from engine.sql.kinds import AlterCommand
 from engine.sql.parse import draft_of
-from engine.sql.sources import read_tables
+from engine.sql.sources import is_behind_in, read_tables
 from engine.sql.tokens import Token, scan
 
 MOST_CHARACTERS = 10_000_000
@@ -132,7 +132,7 @@ async def with_values_in_conditions(sql: str, value: ValueOf) -> str:
     found += [
         Subquery(ref.start, ref.end, f"SELECT * FROM {ref.name.quoted}", Meaning.SET)
         for ref in read_tables(cursor, begin)
-        if cursor.words[cursor.at_offset(ref.start) - 1] == "IN"
+        if is_behind_in(cursor, cursor.at_offset(ref.start))
         and not any(one.start <= ref.start < one.end for one in found)
     ]
     kept = _kept_by_alter(sql) if found else []

@@ -18,6 +18,7 @@ from engine.distributed.select.references import alias_behind, modifiers_behind
 from engine.names import TableName, quote_identifier
 from engine.sql.cursor import Cursor
 from engine.sql.edit import Edit
+from engine.sql.sources import is_behind_in
 
 OF_TARGET = "/* FINAL, SAMPLE, PREWHERE */"
 """Where they stand in the SELECT of a materialized view."""
@@ -57,8 +58,7 @@ class ViewPlace:
         return not self._is_set(cursor) and has_array_join(cursor, cursor.at_offset(self.start))
 
     def _is_set(self, cursor: Cursor) -> bool:
-        at = cursor.at_offset(self.start)
-        return at > 0 and cursor.words[at - 1] == "IN"
+        return is_behind_in(cursor, cursor.at_offset(self.start))
 
 
 def whole_names(sql: str, places: Sequence[ViewPlace], others: Sequence[Edit]) -> list[Edit]:

@@ -12,6 +12,7 @@ from engine.distributed.select.references import alias_behind
 from engine.names import TableName, quote_identifier, quote_string
 from engine.sql.cursor import Cursor, NameRef
 from engine.sql.edit import Edit
+from engine.sql.sources import is_behind_in
 from engine.sql.tokens import literal_value
 
 _NAMES = ("_table", "_database")
@@ -38,7 +39,7 @@ class Virtuals:
         at = self._cursor.at_offset(ref.start)
         taken = self._columns.get(name, frozenset())
         names = [one for one in self._mentioned if one not in taken]
-        if not names or (at > 0 and self._cursor.words[at - 1] == "IN"):
+        if not names or is_behind_in(self._cursor, at):
             return select
         called = alias_behind(self._sql, ref.end) or ref.name.table
         self._hidden.append(Hidden(at, frozenset({called}), names))
