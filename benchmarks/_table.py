@@ -25,8 +25,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.table import Table
+
+from engine.cli import output
 
 
 class Better(enum.StrEnum):
@@ -93,9 +94,9 @@ class Report:
     def to_json(self) -> list[dict[str, str | float | None]]:
         return [row.to_json() for row in self.rows]
 
-    def finish(self, json_file: Path | None = None, *, console: Console | None = None) -> None:
+    def finish(self, json_file: Path | None = None) -> None:
         """Print the table; write the JSON file if one is wanted (its directory is made)."""
-        console = console or console()
+        console = output.console()
         console.print(self.table())
         for text, met in self.aims:
             mark = {True: "[green]met    [/]", False: "[red]not met[/]", None: "[yellow]unknown[/]"}[met]
