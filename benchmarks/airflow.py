@@ -128,20 +128,23 @@ async def _measure(
             for chain, of_chain in (("ours", tasks), (PEER, peer), (EMPTY, empty)):
                 chains[chain].append(_chain_s(of_chain) / statements)
     name = "submit to recorded outcome of the last host"
-    report.add(Row(f"{name}, median", "s", ours=median(recorded)))
+    middle_s = median(recorded)
+    report.add(Row(f"{name}, median", "s", ours=middle_s))
     report.add(Row(f"{name}, slowest of {len(recorded)}", "s", ours=max(recorded)))
-    for peer in (PEER, EMPTY):
+    for other in (PEER, EMPTY):
         report.add(
             Row(
                 "per statement in the chain, median",
                 "s",
                 ours=median(chains["ours"]),
-                peer=median(chains[peer]),
-                peer_name=peer,
+                peer=median(chains[other]),
+                peer_name=other,
                 better=Better.LOWER,
             )
         )
-    report.aim(f"submit to recorded outcome within {AIM_S} s", met=median(recorded) <= AIM_S)
+    report.aim(
+        f"submit to recorded outcome within {AIM_S} s", met=None if middle_s is None else middle_s <= AIM_S
+    )
     report.note(
         f"{len(chains['ours'])} runs of {statements} CREATE TABLE on six nodes each. The provider's operator "
         "is one task where ours are two, and holds a worker while it waits."

@@ -31,6 +31,7 @@ from asyncio.subprocess import Process
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 import aiohttp
@@ -175,9 +176,8 @@ class Bench:
         for name in reversed(names):
             while True:
                 changed = asyncio.Event()
-                there = await self._keeper.children(
-                    system.queue.finished(name), watch=lambda event, changed=changed: _wake(event, changed)
-                )
+                wake = partial(_wake, changed=changed)
+                there = await self._keeper.children(system.queue.finished(name), watch=wake)
                 if wanted <= set(there.names):
                     break
                 await asyncio.wait_for(changed.wait(), timeout=120)

@@ -174,7 +174,7 @@ async def measure(directory: Path, *, rounds: int, requests: int, clients: int, 
     env, rng = SystemEnv(), random.Random(seed)
     bench = Bench(env, requests)
     async with AsyncExitStack() as stack:
-        servers = {
+        servers: dict[str, EmbeddedEtcd | EmbeddedZooKeeper] = {
             ETCD: await stack.enter_async_context(EmbeddedEtcd(directory / "etcd", ends_with_parent=True)),
             ZOOKEEPER: await stack.enter_async_context(
                 EmbeddedZooKeeper(directory / "zookeeper", heap_mb=512, ends_with_parent=True)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
@@ -139,7 +139,7 @@ class _Bench:
         return sum(sum(c.values()) - c["multi_ops"] for c in counts)
 
 
-def _one_session(factory: KeeperFactory) -> Callable[[], object]:
+def _one_session(factory: KeeperFactory) -> Callable[[], Awaitable[Keeper]]:
     opened: list[Keeper] = []
 
     async def session() -> Keeper:
