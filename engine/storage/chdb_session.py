@@ -35,8 +35,8 @@ from engine.storage.pipe import open_pipe
 from engine.storage.result_stream import ResultStream
 from engine.storage.scope import PLAIN, QueryResult, Scope
 from engine.storage.session_connection import FIRST_SETTINGS, SessionConnection
-from engine.storage.statement_text import LONG_TEXT, select_into, sendable
-from engine.storage.text_limits import MAX_QUERY_SIZE, lifted
+from engine.storage.statement_text import select_into, sendable
+from engine.storage.text_limits import lifted
 from engine.storage.threads import Threads
 from engine.storage.values_rows import without_files
 
@@ -281,8 +281,7 @@ class ChdbSession:
         all databases does not need the current one, which may be gone: chDB would refuse the session (81)."""
         local = self._local
         settings = {**local.settings, **(settings or {}), "readonly": local.readonly}
-        if for_text:
-            settings |= lifted(settings) | ({MAX_QUERY_SIZE: "0"} if len(for_text) > LONG_TEXT else {})
+        settings |= lifted(settings) if for_text else {}
         database = local.database if needs_database else ""
         return ChdbSession(self._pool, database=database, settings=settings, one_shot=True)
 

@@ -15,9 +15,14 @@ from engine.storage.idle_connections import IdleConnections
 from engine.storage.leftovers import drop_output
 from engine.storage.scope import Scope, set_statement, settings_clause
 from engine.storage.statement_text import sendable
+from engine.storage.text_limits import MAX_QUERY_SIZE
 
 FIRST_SETTINGS = {"implicit_select": "0"}
 """As on a server: chDB would take `1 + 1` for a statement."""
+
+_ANY_SIZE = {MAX_QUERY_SIZE: "0"}
+"""How long a client's text may be was seen to when it came. The node puts clauses behind it, and has texts of
+its own."""
 
 _PARAMETER = "param_"
 _OF_ONE_STATEMENT = ("log_comment", "insert_deduplication_token")
@@ -89,7 +94,7 @@ class SessionConnection:
                 yield connection, ""
             return
         of_query = {"log_comment": scope.query_id} if scope.query_id else {}
-        settings = {**of_query, **self.settings, **scope.settings}
+        settings = {**of_query, **self.settings, **scope.settings, **_ANY_SIZE}
         own = {name: settings[name] for name in _OF_ONE_STATEMENT if name in settings}
         database = scope.database or self.database
         with self._idle().use(self._connect, database, settings | dict.fromkeys(own, "")) as connection:
@@ -117,6 +122,7 @@ class SessionConnection:
                 connection.query(set_statement({"readonly": self.readonly}))
                 self._is_readonly = True
             wanted = {} if is_new and self.readonly == "0" else dict(scope.settings)
+            wanted.pop(MAX_QUERY_SIZE, None)
             if scope.query_id and not is_new and not self._is_readonly and "log_comment" not in self.settings:
                 wanted.setdefault("log_comment", scope.query_id)
             if scope.is_readonly and not self._is_readonly:
@@ -145,7 +151,7 @@ class SessionConnection:
         try:
             if self.database:
                 connection.query(sendable(f"USE {quote_identifier(self.database)}"))
-            connection.query(sendable(set_statement(settings)))
+            connection.query(sendable(set_statement({**settings, **_ANY_SIZE})))
         except RuntimeError:
             connection.close()
             raise
@@ -166,11 +172,12 @@ class SessionConnection:
                 connection.query(sendable(f"USE {quote_identifier(self.database or 'default')}"))
                 self.is_astray = False
         with contextlib.suppress(RuntimeError):  # what could not be changed need not be put back
-            if scope.settings:
+            if scope.settings.keys() - {MAX_QUERY_SIZE}:
                 values = (
                     quote_identifier(name)
                     + " = "
                     + (quote_string(self.settings[name]) if name in self.settings else "DEFAULT")
                     for name in scope.settings
+                    if name != MAX_QUERY_SIZE
                 )
                 connection.query(sendable("SET " + ", ".join(values)))

@@ -1,5 +1,7 @@
 """Limits of a statement's text: they hold for what a client sends, and not for what a node makes of it.
 
+`max_query_size` is looked at where the text is received, and chDB has none (`session_connection`).
+
 Source: ClickHouse's IParser, checkASTSizeLimits and executeQuery.
 """
 
@@ -26,12 +28,12 @@ _BY_NODE = {
     "max_parser_backtracks": 1_000_000_000,
 }
 """How much more a node may make of it."""
-OF_TEXT = frozenset({MAX_QUERY_SIZE, _STRICT_NAMES, *_BY_NODE})
+OF_TEXT = frozenset({_STRICT_NAMES, *_BY_NODE})
 
 
 def lifted(told: Mapping[str, str]) -> dict[str, str]:
     """Of the settings `told` those that limit a text, as they are for one of the node's."""
-    usual = {name: "0" for name in (MAX_QUERY_SIZE, _STRICT_NAMES) if name in told}
+    usual = {_STRICT_NAMES: "0"} if _STRICT_NAMES in told else {}
     return {**usual, **_raised(told, _BY_NODE)}
 
 

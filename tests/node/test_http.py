@@ -508,8 +508,11 @@ def test_too_long_a_query_is_refused_and_the_limit_can_be_raised(node: RunningNo
     node.query("SET max_query_size = 1000000", session_id="long")
     assert node.query(sql, session_id="long") == "1\n"
     assert node.post(sql, session_id="long", max_query_size="1000").code == 62
-    node.query("SET max_query_size = 2", session_id="short")
-    assert node.post("SELECT 1", session_id="short").code == 62
+    node.query("SET max_query_size = 27", session_id="short")
+    assert node.query("SELECT 1", session_id="short") == "1\n"
+    assert node.post("SELECT 1, 2, 3, 4, 5, 6, 7, 8", session_id="short").code == 62
+    node.query("SET max_query_size = 262144", session_id="short")
+    assert len(node.query(f"SELECT '{'a' * 262_130}'", session_id="short")) == 262_131
 
 
 def test_external_tables_come_as_form_parts(node: RunningNode) -> None:

@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl
 from engine.errors import Code, SqlError
 from engine.node.http.formats import checked_format
 from engine.node.statements.reads_key import query_id_of
+from engine.storage.text_limits import MAX_QUERY_SIZE
 
 DEFAULT_FORMAT = "TabSeparated"
 DEFAULT_BUFFER_BYTES = 1 << 20
@@ -132,6 +133,8 @@ def parse_query(
     readonly_level = 0 if readonly == "false" else _number(readonly, 0)
     # chDB is told the query id as the log_comment, by which KILL QUERY and closed connections find it.
     settings.pop("log_comment", None)
+    max_bytes = max_query_bytes(settings)
+    settings.pop(MAX_QUERY_SIZE, None)
     interval_ms = _number(settings.get("http_headers_progress_interval_ms"), 100)
     tells_progress = _flag(settings, "send_progress_in_http_headers")
     replace_wait_ms = _number(settings.pop("replace_running_query_max_wait_ms", None), 5000)
@@ -157,7 +160,7 @@ def parse_query(
         buffer_bytes=None if waits else _number(buffer_text, DEFAULT_BUFFER_BYTES),
         replace_wait_s=replace_wait_ms / 1000 if _flag(settings, "replace_running_query") else None,
         is_for_any_origin=_flag(settings, "add_http_cors_header") and "Origin" in headers,
-        max_query_bytes=max_query_bytes(settings),
+        max_query_bytes=max_bytes,
         token=headers.get(TOKEN_HEADER) or values.get(TOKEN_SETTING, ""),
         native_revision=_number(values.get("client_protocol_version"), 0),
         progress_interval_s=max(interval_ms / 1000, _LEAST_INTERVAL_S) if tells_progress else None,
@@ -176,7 +179,7 @@ def _checked_parameter(name: str, value: str) -> str:
 
 def max_query_bytes(settings: Mapping[str, str]) -> int | None:
     """What `max_query_size` says, None where it is not set. 0 is no limit, as with ClickHouse."""
-    text = settings.get("max_query_size")
+    text = settings.get(MAX_QUERY_SIZE)
     return (_number(text, 0) or sys.maxsize) if text else None
 
 

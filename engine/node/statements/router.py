@@ -29,7 +29,7 @@ from engine.node.statements.kill_query import kill_query
 from engine.node.statements.node_commands import NodeCommands
 from engine.node.statements.node_statements import NodeStatements
 from engine.node.statements.parallel import run_in_turn
-from engine.node.statements.session_commands import of_session, settings_of_set
+from engine.node.statements.session_commands import of_any_size, of_session, settings_of_set
 from engine.node.statements.statement import CHANGE_NO_DEFINITION, Answer, Asked, WholeAnswer, WriteInput
 from engine.node.statements.temporary_tables import create_temporary, is_about_temporary, note_temporary
 from engine.node.system.system_tables import SystemTables
@@ -328,7 +328,7 @@ class StatementRouter:
                 yield await self._kill(asked, statement, sql, session)
                 return
             leaves_nothing = statement.is_query or statement.kind is StatementKind.INSERT
-            asked = of_session(asked, statement)
+            asked, sql = of_session(asked, statement), of_any_size(sql, statement)
             async with self._written_by_chdb(asked, statement, is_for_chdb=is_for_chdb):
                 result = await asked.run(sql, session=session, is_harmless=leaves_nothing)
             self._remember(asked, statement)

@@ -7,7 +7,10 @@ from dataclasses import replace
 from engine.node.statements.statement import Asked
 from engine.setting_values import plain_number
 from engine.sql import Statement, StatementKind
+from engine.sql.edit import apply_edits
+from engine.sql.settings_clauses import all_settings
 from engine.sql.tokens import Token, TokenKind, literal_value, name_of, tokenize
+from engine.storage.text_limits import MAX_QUERY_SIZE
 
 
 def settings_of_set(sql: str) -> dict[str, str | None]:
@@ -33,6 +36,13 @@ def of_session(asked: Asked, statement: Statement) -> Asked:
         changed = settings_of_set(asked.sql)
         return replace(asked, settings={k: v for k, v in asked.settings.items() if k not in changed})
     return asked
+
+
+def of_any_size(sql: str, statement: Statement) -> str:
+    """The text as chDB runs it, which a SET does not tell how long texts may be: the node sees to that."""
+    if statement.kind is not StatementKind.SET or MAX_QUERY_SIZE not in sql:
+        return sql
+    return apply_edits(sql, [each.set_to("0") for each in all_settings(sql) if each.name == MAX_QUERY_SIZE])
 
 
 def split_at_commas(tokens: list[Token]) -> list[list[Token]]:

@@ -15,7 +15,7 @@ from engine.node.statements.reads_key import READS_PLACE
 from engine.sql import StatementKind
 from engine.storage import ChdbSession, QueryResult, Scope
 from engine.storage.statement_text import LONG_TEXT, InsertText
-from engine.storage.text_limits import MAX_QUERY_SIZE, behind_explain_ast, lifted
+from engine.storage.text_limits import behind_explain_ast, lifted
 
 CHANGE_NO_DEFINITION = frozenset({StatementKind.INSERT, StatementKind.SET, StatementKind.USE})
 """Statements that are no queries, and after which every name means what it meant."""
@@ -99,9 +99,8 @@ class Asked:
         is_usual = len(sql) <= LONG_TEXT and not of_text
         if is_usual or not self.session.takes_settings:
             return replace(self, sql=sql)
-        settings = {**_OF_LONG, **told, **of_text, MAX_QUERY_SIZE: "0"}
-        changed = {name: settings[name] for name in (*_OF_LONG, *of_text, MAX_QUERY_SIZE)}
-        return replace(self, sql=sql, settings={**self.settings, **changed})
+        usual = {name: most for name, most in _OF_LONG.items() if name not in told}
+        return replace(self, sql=sql, settings={**usual, **self.settings, **of_text})
 
     async def check_text(self) -> None:
         """Whether a text that is to be rewritten keeps the limits that are set. Raises SqlError 36, 167, 168,

@@ -13,9 +13,7 @@ from typing import Self
 from engine.errors import SqlError
 from engine.names import quote_identifier
 from engine.node.statements.statement import Asked
-from engine.storage import ChdbSession, Scope
-from engine.storage.statement_text import LONG_TEXT
-from engine.storage.text_limits import MAX_QUERY_SIZE
+from engine.storage import ChdbSession
 
 
 class TablesBeside:
@@ -46,11 +44,8 @@ class TablesBeside:
 
     async def make_view(self, name: str, select: str) -> None:
         """Raises SqlError."""
-        settings = {MAX_QUERY_SIZE: "0"} if len(select) > LONG_TEXT else {}
         async with self.session.kept_open():
-            await self.session.query(
-                f"CREATE TEMPORARY VIEW {quote_identifier(name)} AS {select}", scope=Scope(settings=settings)
-            )
+            await self.session.query(f"CREATE TEMPORARY VIEW {quote_identifier(name)} AS {select}")
         self._made.append(f"VIEW {quote_identifier(name)}")
 
     async def make_table(self, name: str, columns: str, rows: AsyncIterator[bytes] | None) -> None:

@@ -12,7 +12,7 @@ from engine.errors import SqlError
 from engine.node.statements.statement import Asked
 from engine.storage.chdb_pool import ChdbPool
 
-LONG = "SELECT length([" + ", ".join(["11111"] * 60_000) + "])"
+LONG = "SELECT length([" + ", ".join(["number"] * 60_000) + "]) FROM numbers(1)"
 SHORT = "SELECT" + " " * 300 + "1"
 
 pytestmark = pytest.mark.slow
@@ -29,9 +29,9 @@ async def pool(tmp_path: Path) -> AsyncIterator[ChdbPool]:
     ("of_session", "of_request"),
     [
         ({}, {}),
-        ({}, {"max_query_size": "200"}),
-        ({"max_query_size": "200"}, {}),
-        ({"max_query_size": "200", "readonly": "2"}, {}),
+        ({}, {"max_ast_elements": "200"}),
+        ({"max_ast_elements": "200"}, {}),
+        ({"max_ast_elements": "200", "readonly": "2"}, {}),
     ],
 )
 async def test_what_bounds_a_client_s_text_does_not_bound_the_node_s(
