@@ -122,7 +122,11 @@ class SessionConnection:
                 connection.query(set_statement({"readonly": self.readonly}))
                 self._is_readonly = True
             wanted = {} if is_new and self.readonly == "0" else dict(scope.settings)
-            wanted.pop(MAX_QUERY_SIZE, None)
+            if "1" not in (
+                self.readonly,
+                self.settings.get("readonly"),
+            ):  # else chDB refuses it, as any other
+                wanted.pop(MAX_QUERY_SIZE, None)
             if scope.query_id and not is_new and not self._is_readonly and "log_comment" not in self.settings:
                 wanted.setdefault("log_comment", scope.query_id)
             if scope.is_readonly and not self._is_readonly:

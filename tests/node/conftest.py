@@ -40,6 +40,7 @@ USERS = """
       <max_block_size><min>10</min><max>1000</max></max_block_size>
       <distributed_foreground_insert><const/></distributed_foreground_insert>
       <merge_tree_merge_max_block_size><min>512</min><max>8192</max></merge_tree_merge_max_block_size>
+      <max_query_size><max>300000</max></max_query_size>
       <max_execution_time><disallowed>7</disallowed></max_execution_time>
     </constraints></bound>
   </profiles>

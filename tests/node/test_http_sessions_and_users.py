@@ -316,6 +316,8 @@ BOUND = {"user": "bound", "password": "b"}
         ("SELECT * FROM (SELECT 1 SETTINGS `max_block_size` = '1001')", {}),
         ("INSERT INTO nothing SETTINGS max_block_size = 1e6 VALUES (1)", {}),
         ("SET max_block_size = 1001", {}),
+        ("SELECT 1", {"max_query_size": "300001"}),
+        ("SET max_query_size = 0x1000000", {}),
         ("SET max_threads = 1, max_block_size = DEFAULT", {}),
         ("CREATE VIEW unbound AS SELECT 1 SETTINGS max_block_size = 2000", {}),
         (
@@ -332,6 +334,14 @@ BOUND = {"user": "bound", "password": "b"}
 def test_constraints_of_a_profile_hold(node: RunningNode, sql: str, settings: dict[str, str]) -> None:
     reply = node.post(sql, **settings, **BOUND)
     assert (reply.code, "should" in reply.text) == (452, True)
+
+
+def test_who_may_set_nothing_raises_no_limit_of_texts_either(node: RunningNode) -> None:
+    reader = {"user": "reader", "password": "read"}
+    for size in ("1000000", "100"):
+        assert node.post("SELECT 1", max_query_size=size, **reader).code == 164
+        assert node.post(f"SET max_query_size = {size}", session_id="size", **reader).code == 164
+    assert node.post("SELECT 1 /*" + "x" * 300_000 + "*/", session_id="size", **reader).code == 62
 
 
 def test_what_constraints_allow_is_set_and_the_node_sets_what_it_needs(node: RunningNode) -> None:

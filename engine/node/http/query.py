@@ -133,8 +133,6 @@ def parse_query(
     readonly_level = 0 if readonly == "false" else _number(readonly, 0)
     # chDB is told the query id as the log_comment, by which KILL QUERY and closed connections find it.
     settings.pop("log_comment", None)
-    max_bytes = max_query_bytes(settings)
-    settings.pop(MAX_QUERY_SIZE, None)
     interval_ms = _number(settings.get("http_headers_progress_interval_ms"), 100)
     tells_progress = _flag(settings, "send_progress_in_http_headers")
     replace_wait_ms = _number(settings.pop("replace_running_query_max_wait_ms", None), 5000)
@@ -160,7 +158,7 @@ def parse_query(
         buffer_bytes=None if waits else _number(buffer_text, DEFAULT_BUFFER_BYTES),
         replace_wait_s=replace_wait_ms / 1000 if _flag(settings, "replace_running_query") else None,
         is_for_any_origin=_flag(settings, "add_http_cors_header") and "Origin" in headers,
-        max_query_bytes=max_bytes,
+        max_query_bytes=max_query_bytes(settings),
         token=headers.get(TOKEN_HEADER) or values.get(TOKEN_SETTING, ""),
         native_revision=_number(values.get("client_protocol_version"), 0),
         progress_interval_s=max(interval_ms / 1000, _LEAST_INTERVAL_S) if tells_progress else None,

@@ -328,7 +328,7 @@ class StatementRouter:
                 yield await self._kill(asked, statement, sql, session)
                 return
             leaves_nothing = statement.is_query or statement.kind is StatementKind.INSERT
-            asked, sql = of_session(asked, statement), of_any_size(sql, statement)
+            asked, sql = of_session(asked, statement), of_any_size(sql, asked, statement)
             async with self._written_by_chdb(asked, statement, is_for_chdb=is_for_chdb):
                 result = await asked.run(sql, session=session, is_harmless=leaves_nothing)
             self._remember(asked, statement)

@@ -38,9 +38,14 @@ def of_session(asked: Asked, statement: Statement) -> Asked:
     return asked
 
 
-def of_any_size(sql: str, statement: Statement) -> str:
-    """The text as chDB runs it, which a SET does not tell how long texts may be: the node sees to that."""
-    if statement.kind is not StatementKind.SET or MAX_QUERY_SIZE not in sql:
+def of_any_size(sql: str, asked: Asked, statement: Statement) -> str:
+    """The text as chDB runs it, which a SET does not tell how long texts may be: the node sees to that. Who
+    may set nothing is refused by chDB."""
+    if (
+        statement.kind is not StatementKind.SET
+        or MAX_QUERY_SIZE not in sql
+        or not asked.session.takes_settings
+    ):
         return sql
     return apply_edits(sql, [each.set_to("0") for each in all_settings(sql) if each.name == MAX_QUERY_SIZE])
 
