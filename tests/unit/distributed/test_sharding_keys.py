@@ -8,6 +8,7 @@ import pytest
 
 from engine.distributed.select.deterministic import FUNCTIONS, FUNCTIONS_OF_ANY_CASE, is_deterministic
 from engine.errors import SqlError
+from engine.names import quote_string
 from tests.unit.distributed.test_select_remembered import World, world
 from tests.unit.distributed.test_select_shapes import Bench, bench
 
@@ -159,6 +160,18 @@ def test_rows_are_divided_by_every_other_key(world: World) -> None:
         with pytest.raises(SqlError, match=r"shard \d replica 1, host\d:9000") as nobody:
             world.ask("INSERT INTO keyed (id, small) SELECT number, -number FROM numbers(9)", settings=HERE)
         assert nobody.value.code == 279, key
+        world.ask("DROP TABLE keyed SYNC")
+
+
+def test_a_key_is_shown_as_chdb_writes_it(world: World) -> None:
+    """So do servers, and a Replicated database counts it in its digest."""
+    for key in ("cityHash64( id,small )", '"small" + id%3', "id :: UInt8", "if (yes ,1, 2)"):
+        engine = f"Distributed('c', '', 'keyed', {key})"
+        world.ask(f"CREATE TABLE keyed ({COLUMNS_OF_KEYS}) ENGINE = {engine}")
+        shown = world.ask("SHOW CREATE TABLE keyed FORMAT TSVRaw").splitlines()
+        query = quote_string(f"CREATE TABLE keyed (id UInt64) ENGINE = {engine}")
+        written = world.bench.ask(f"SELECT formatQuery({query}) FORMAT TSVRaw").splitlines()
+        assert shown[-1].startswith("ENGINE = ") and shown[-1] == written[-1], key
         world.ask("DROP TABLE keyed SYNC")
 
 

@@ -23,7 +23,7 @@ from engine.distributed.definition import ENGINE, DistributedDefinition
 from engine.distributed.delivery import TOKEN_SETTING
 from engine.env import Env
 from engine.errors import Code, OnclusterError, SqlError
-from engine.names import TableName
+from engine.names import TableName, quote_string
 from engine.node.distributed.definitions.replacing import Replacing, RunOther
 from engine.node.distributed.registry.catalog import DistributedRecord
 from engine.node.distributed.registry.create_sql import CreateText, as_create
@@ -41,6 +41,7 @@ from engine.part_storage import LIKE_ONE_FOR_THE_SESSION
 from engine.sql import Statement, StatementKind, expand_macros
 
 _K = StatementKind
+_SELECT = "SELECT "
 
 RunInsert = Callable[[Asked], Awaitable[None]]
 """Runs an INSERT … SELECT into a Distributed table, as a client's."""
@@ -137,6 +138,7 @@ class CreateDistributed:
                 f"Distributed tables need a database with engine Atomic; {name.database} has {engine}.",
             )
         await self._check_policy(definition)
+        definition = replace(definition, sharding_key=await _as_chdb_writes(asked, definition.sharding_key))
         columns = ""
         if not text.has_columns and text.source is None and not text.has_select:
             columns = f" ({await self._columns_on_shards(definition)})"
@@ -217,3 +219,15 @@ class CreateDistributed:
         except OnclusterError:
             await self._replacing.forget(uuid, name)
             raise
+
+
+async def _as_chdb_writes(asked: Asked, key: str) -> str:
+    """The sharding key as servers show it and as it counts in the digest of a Replicated database."""
+    if not key:
+        return key
+    sql = f"SELECT formatQuerySingleLine({quote_string(_SELECT + key)})"
+    try:
+        result = await asked.session.clone(for_text=sql).query(sql, format="TSVRaw")
+    except SqlError:
+        return key  # what is wrong with it chDB says of the statement
+    return result.text.removesuffix("\n").removeprefix(_SELECT)
