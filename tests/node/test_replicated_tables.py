@@ -190,7 +190,7 @@ def test_an_error_of_create_leaves_nothing(pair: Pair) -> None:
         ("(a Int8) ENGINE = ReplicatedMergeTree('/x', 'r/../r') ORDER BY a", 36),
         ("(a Int8) ENGINE = ReplicatedMergeTree('/x', '') ORDER BY a", 36),
         ("(a Int8) ENGINE = ReplicatedMergeTree('x/without/slash', 'r') ORDER BY a", 36),
-        ("(a Int8) ENGINE = ReplicatedMergeTree('other_keeper:/x', 'r') ORDER BY a", 36),
+        ("(a Int8) ENGINE = ReplicatedMergeTree('other_keeper:/x', 'r') ORDER BY a", 48),
         ("ENGINE = ReplicatedMergeTree('/x', 'r') ORDER BY a AS SELECT throwIf(1) AS a", 395),
     ]:
         refused(pair.n1.post(f"CREATE TABLE d.wrong {sql}"), code)
