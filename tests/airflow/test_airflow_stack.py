@@ -285,6 +285,7 @@ def said_by(tmp_path: Path) -> Iterator[Callable[[str, Sequence[str]], list[str]
     forks.close()
 
 
+@pytest.mark.extended
 def test_the_api_server_waits_less_for_its_turn_to_write_than_those_that_end_when_they_wait_in_vain(
     said_by: Callable[[str, Sequence[str]], list[str]],
 ) -> None:
@@ -294,6 +295,7 @@ def test_the_api_server_waits_less_for_its_turn_to_write_than_those_that_end_whe
     assert waits == patient | {"api-server": ["30000"] * 2}
 
 
+@pytest.mark.extended
 def test_the_api_server_waits_for_its_turn_to_write_its_audit_log_beside_its_loop(
     said_by: Callable[[str, Sequence[str]], list[str]],
 ) -> None:

@@ -173,7 +173,7 @@ async def test_memory_answers_as_zookeeper_does(zookeeper_backend, seed):
         assert ours == theirs
 
 
-@pytest.mark.parametrize("seed", few_first(SEEDS[:12], few=4))
+@pytest.mark.parametrize("seed", few_first(SEEDS[:12], few=2))
 async def test_etcd_answers_as_memory_does(etcd_backend, seed):
     of_memory = await play(seed, MemoryKeeperServer(SystemEnv()).connect)
     of_etcd = await play(seed, etcd_backend.open)

@@ -103,6 +103,7 @@ async def test_a_session_over_tls_goes_on_at_another_member_when_its_own_is_kill
     await other.close()
 
 
+@pytest.mark.extended
 async def test_a_lease_that_runs_out_while_the_leader_changes_takes_its_nodes_with_it_and_no_others(members):
     """1 three sessions: one whose process ends, one with a short timeout, one that watches, 2 the leader is
     killed at once: it would have ended the first one's lease, 3 there is another leader: the first session's

@@ -44,6 +44,7 @@ async def test_a_session_and_its_watches_outlive_a_killed_etcd(own_server):
     await keeper.close()
 
 
+@pytest.mark.extended
 async def test_a_session_that_runs_out_is_over_and_its_nodes_are_removed_by_a_living_one(own_server):
     """1 the first one's process stands still (its loop's tasks end), 2 its lease runs out, 3 the other sees
     the node go with the parent's bookkeeping moved, 4 the next use hears of the end."""
@@ -66,6 +67,7 @@ async def test_a_session_that_runs_out_is_over_and_its_nodes_are_removed_by_a_li
     await living.close()
 
 
+@pytest.mark.extended
 async def test_a_stopped_etcd_is_noticed_and_the_session_ends_or_goes_on(own_server):
     config = dataclasses.replace(own_server.config, session_timeout_ms=3000)
     keeper = await etcd.connect(config, SystemEnv())

@@ -88,18 +88,21 @@ async def test_a_client_without_the_certificate_that_etcd_wants_is_refused(start
     await (await etcd.connect(with_it, SystemEnv())).close()
 
 
+@pytest.mark.extended
 async def test_an_authority_that_is_not_trusted_is_refused_and_the_reason_told(start):
     _, config = await start()
     with pytest.raises(KeeperUnavailable, match="CERTIFICATE_VERIFY_FAILED"):
         await etcd.connect(dataclasses.replace(config, ca_file=""), SystemEnv(), connect_timeout_s=2)
 
 
+@pytest.mark.extended
 async def test_a_certificate_for_another_host_is_refused_and_the_reason_told(start):
     _, config = await start("elsewhere.example")
     with pytest.raises(KeeperUnavailable, match=r"(?i)hostname"):
         await etcd.connect(config, SystemEnv(), connect_timeout_s=2)
 
 
+@pytest.mark.extended
 async def test_plain_text_to_an_etcd_with_tls_is_refused(start):
     _, config = await start()
     with pytest.raises(KeeperUnavailable, match="localhost"):

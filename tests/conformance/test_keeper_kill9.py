@@ -11,6 +11,7 @@ from engine.errors import ConfigError
 from engine.keeper.embedded import EmbeddedZooKeeper
 from engine.keeper.etcd.embedded import EmbeddedEtcd, find_etcd
 from tests.conformance.nodes_support import ask, nodes_of
+from tests.few import few_first
 
 pytestmark = pytest.mark.slow
 
@@ -49,7 +50,7 @@ class Work:
         self._is_over = True
 
 
-@pytest.mark.parametrize("kind", [EmbeddedEtcd, EmbeddedZooKeeper])
+@pytest.mark.parametrize("kind", few_first([EmbeddedZooKeeper, EmbeddedEtcd], few=1))
 async def test_a_node_at_work_goes_on_by_itself_when_its_keeper_is_killed_and_comes_back(tmp_path, kind):
     """1 INSERTs and ON CLUSTER statements come one after the other, 2 Keeper is killed and starts again at
     once, 3 it is killed and starts again when the node's sessions are over, 4 every statement has succeeded,

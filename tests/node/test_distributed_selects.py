@@ -12,6 +12,7 @@ import pytest
 
 from engine.testing.cluster_files import clusters_xml
 from engine.testing.local_cluster import blocking_cluster
+from tests.few import few_first
 from tests.node.distributed_cluster import FOREGROUND, SHARDS, Cluster, refused
 from tests.warm import warm
 
@@ -116,6 +117,7 @@ def test_settings_of_final_and_of_conversions_hold_on_every_shard(cluster: Clust
         assert n1.query(f"{sql} SETTINGS {settings} = 1") == f"{expected}\n"
 
 
+@pytest.mark.extended
 def test_how_long_a_statement_may_be_is_asked_of_the_client_s_text(cluster: Cluster) -> None:
     """The node's own text is several times as long, and may be longer than what chDB reads by default."""
     short = "SELECT city, max(note) AS s, count() FROM events_d GROUP BY city ORDER BY city"
@@ -179,14 +181,17 @@ def test_shards_send_what_a_statement_needs_also_beside_temporary_tables(
 
 @pytest.mark.parametrize(
     ("sql", "how"),
-    [
-        ("SELECT s, count() FROM cluster('c', {}) GROUP BY s", "killed"),
-        ("SELECT s, count() FROM cluster('c', {}) GROUP BY s", "replaced"),
-        ("SELECT s, count() FROM cluster('c', {}) GROUP BY s", "left alone"),
-        ("SELECT max(s) FROM cluster('c', {}) WHERE s = 0", "killed"),
-        ("SELECT max(s) FROM cluster('c', {}) WHERE s = 0", "left alone"),
-        ("INSERT INTO FUNCTION null('s UInt8') SELECT max(s) FROM cluster('c', {})", "killed"),
-    ],
+    few_first(
+        [
+            ("SELECT s, count() FROM cluster('c', {}) GROUP BY s", "killed"),
+            ("SELECT s, count() FROM cluster('c', {}) GROUP BY s", "replaced"),
+            ("SELECT s, count() FROM cluster('c', {}) GROUP BY s", "left alone"),
+            ("SELECT max(s) FROM cluster('c', {}) WHERE s = 0", "killed"),
+            ("SELECT max(s) FROM cluster('c', {}) WHERE s = 0", "left alone"),
+            ("INSERT INTO FUNCTION null('s UInt8') SELECT max(s) FROM cluster('c', {})", "killed"),
+        ],
+        few=2,
+    ),
 )
 def test_what_other_nodes_do_for_a_statement_ends_with_it(cluster: Cluster, sql: str, how: str) -> None:
     """Each shard would be at it for ten minutes, and answer at its end only."""
@@ -449,10 +454,11 @@ def test_what_a_node_refuses_it_refuses_to_other_nodes_too(cluster: Cluster) -> 
 
 KEPT = "(id UInt64, s UInt8) ENGINE = {} ORDER BY id"
 BLOCKS = " SETTINGS enable_block_number_column = 1, enable_block_offset_column = 1"
+SOURCES = ["events_d", "seen", "default.events_d", "merge('^events_d$')"]
 
 
 @pytest.mark.parametrize("engine", ["MergeTree", "ReplicatedMergeTree('/t/kept', 'r')"])
-@pytest.mark.parametrize("source", ["events_d", "default.events_d", "seen", "merge('^events_d$')"])
+@pytest.mark.parametrize("source", few_first(SOURCES, few=2))
 def test_mutations_read_distributed_tables_in_their_subqueries(
     cluster: Cluster, engine: str, source: str
 ) -> None:
@@ -516,6 +522,7 @@ def test_null_is_among_the_values_of_a_subquery_where_it_equals_itself(cluster: 
     ask("DROP TABLE noted SYNC")
 
 
+@pytest.mark.extended
 def test_long_values_of_a_subquery_are_for_tables_of_this_node_alone(cluster: Cluster) -> None:
     """Keeper keeps what replicas have to do."""
     ask = cluster.n1.query

@@ -44,7 +44,7 @@ def a_session_begins_without_a_comparison(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(comparison, "fits", lambda schema, digest, known: True)
 
 
-@BUGS.add("B3", seeds=300)
+@BUGS.add("B3", first=54, seeds=300)
 def what_was_put_away_goes_before_the_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
     compare = comparison.compare
 
@@ -55,7 +55,7 @@ def what_was_put_away_goes_before_the_comparison(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(session_start, "compare", settles_first)
 
 
-@BUGS.add("B3")
+@BUGS.add("B3", first=31)
 def what_was_put_away_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     async def create(self: ModelSchema, name: str, text: str) -> None:
         await self.settle()

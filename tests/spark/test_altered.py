@@ -71,6 +71,7 @@ def test_rows_of_a_load_get_into_a_table_that_is_altered_between_two_of_its_move
     assert place.staging() == []
 
 
+@pytest.mark.extended
 def test_rows_that_were_written_once_more_and_moved_are_known_when_their_driver_ended(
     nodes: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:

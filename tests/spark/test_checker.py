@@ -44,6 +44,7 @@ def turned(splitter: Splitter, rows: Any) -> Any:
     return TRUE_OWNERS(splitter, rows)[::-1]
 
 
+@pytest.mark.extended
 def test_rows_that_were_moved_twice_are_found_and_the_job_can_be_ended_without_them(
     servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,6 +137,7 @@ def test_rows_on_a_wrong_shard_end_the_load_before_it_writes(
 
 
 @pytest.mark.parametrize("key", few_first(["rand()", "a", "toInt8(a) - 30", "cityHash64(s, a)"], few=2))
+@pytest.mark.extended
 def test_keys_of_all_kinds_are_told_alike_by_servers_or_not_asked(servers: Servers, key: str) -> None:
     table = make_table(servers)
     job = begin(servers, table, sharding_key=key)
@@ -176,6 +178,7 @@ def test_rows_too_many_in_staging_end_the_job_before_it_writes(
 # -- replicas ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_a_replica_that_belongs_to_another_table_is_found(nodes: Servers) -> None:
     """Both say that they have everything: each has a path of its own in Keeper, as with a wrong macro."""
     name = "d.two_paths"
@@ -202,6 +205,7 @@ def test_after_a_load_all_replicas_have_its_rows(nodes: Servers) -> None:
     assert first.text(f"SELECT count() FROM {table}") == second.text(f"SELECT count() FROM {table}")
 
 
+@pytest.mark.extended
 def test_a_replica_that_is_behind_fails_no_load(nodes: Servers) -> None:
     table = make_table(nodes)
     second = nodes.shards[0][1]
@@ -230,6 +234,7 @@ def test_replicas_are_compared_by_parts_and_their_content(other: Contents, expec
     assert likeness(contents({"a": "1", "b": "2"}), other) is expected
 
 
+@pytest.mark.extended
 def test_a_replica_that_says_it_has_everything_and_has_not_is_found(
     nodes: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,6 +267,7 @@ def test_twins_are_parts_beyond_what_was_sent() -> None:
 # -- without staging -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_blocks_that_were_stored_twice_are_found(nodes: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
     """1. A driver posts and ends. 2. The next one posts again, and the table does not look at tokens."""
     table = make_table(nodes)

@@ -69,6 +69,7 @@ def test_a_driver_that_ended_before_its_commit_posts_everything_again(nodes: Ser
     assert begin(nodes, table).before is Progress.DONE
 
 
+@pytest.mark.extended
 def test_a_driver_that_ended_between_decision_and_end_is_done_with_the_next_run(
     nodes: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,6 +102,7 @@ def test_an_attempt_with_other_rows_than_an_earlier_one_ends_before_it_posts(nod
     assert begin(nodes, table).before is Progress.NOTHING
 
 
+@pytest.mark.extended
 def test_an_attempt_with_more_rows_than_the_winner_is_found_by_the_commit(nodes: Servers) -> None:
     job = begin(nodes, make_table(nodes))
     post(job, rows=range(2 * ROWS))
@@ -108,6 +110,7 @@ def test_an_attempt_with_more_rows_than_the_winner_is_found_by_the_commit(nodes:
         direct.finish(job, [post(job)])
 
 
+@pytest.mark.extended
 def test_other_rows_than_those_that_a_replica_took_which_is_away_now_are_found(nodes: Servers) -> None:
     """1. A driver has posted, and ends. 2. The replica of the second shard that took its rows goes away.
     3. The driver is started again, and its frame has other rows for that shard, which the other replica would
@@ -132,6 +135,7 @@ def test_rows_that_vanished_are_noticed(nodes: Servers) -> None:
         direct.finish(job, [posted])
 
 
+@pytest.mark.extended
 def test_a_run_after_the_tokens_may_be_forgotten_is_refused(
     nodes: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,6 +149,7 @@ def test_a_run_after_the_tokens_may_be_forgotten_is_refused(
 
 
 @pytest.mark.parametrize("replicated", [True, False], ids=["replicated", "plain"])
+@pytest.mark.extended
 def test_a_block_whose_token_the_table_may_have_forgotten_is_not_posted_again(
     nodes: Servers, replicated: bool
 ) -> None:

@@ -157,6 +157,7 @@ def test_a_driver_that_ended_in_the_middle_of_the_commit_goes_on(
 
 
 @pytest.mark.parametrize("mode", few_first([Mode.APPEND, Mode.OVERWRITE_PARTITIONS], few=2), ids=str)
+@pytest.mark.extended
 def test_a_server_that_ends_between_two_moves_of_one_statement_gets_the_others_later(
     servers: Servers, monkeypatch: pytest.MonkeyPatch, mode: Mode
 ) -> None:
@@ -183,6 +184,7 @@ def test_a_server_that_ends_between_two_moves_of_one_statement_gets_the_others_l
     assert servers.staging() == []
 
 
+@pytest.mark.extended
 def test_what_a_run_did_ahead_is_nothing_where_another_plan_is_decided(
     nodes: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -315,6 +317,7 @@ def test_a_shard_that_dies_in_the_middle_of_the_commit_gets_its_rows_when_it_is_
     assert nodes.staging() == []
 
 
+@pytest.mark.extended
 def test_a_driver_that_slept_through_the_commit_of_another_changes_nothing(nodes: Servers) -> None:
     table = make_table(nodes)
     job = begin(nodes, table)
@@ -351,6 +354,7 @@ def test_records_of_old_jobs_are_dropped_by_the_next_load(
 
 
 @pytest.mark.parametrize("mode", [Mode.APPEND, Mode.OVERWRITE_PARTITIONS])
+@pytest.mark.extended
 def test_an_id_that_is_used_again_when_its_job_is_forgotten_is_that_of_a_new_load(
     place: Servers, table: str, mode: Mode
 ) -> None:
@@ -423,6 +427,7 @@ def test_a_server_that_is_away_keeps_no_other_one_from_dropping_what_was_staged(
     assert nodes.staging() == []
 
 
+@pytest.mark.extended
 def test_what_a_server_kept_that_was_away_when_its_load_was_done_is_dropped_by_the_next_load(
     place: Servers, table: str
 ) -> None:
@@ -439,6 +444,7 @@ def test_what_a_server_kept_that_was_away_when_its_load_was_done_is_dropped_by_t
     assert place.staging() == []
 
 
+@pytest.mark.extended
 def test_giving_up_keeps_what_was_decided(
     place: Servers, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -231,6 +231,7 @@ def test_raw_files_may_be_packed_and_their_folder_called_like_a_pattern(
     )[1:]
 
 
+@pytest.mark.extended
 def test_packed_files_are_loaded_as_they_are_and_one_that_is_cut_short_loads_nothing(
     spark: SparkSession,
     local: LocalCluster,

@@ -83,6 +83,7 @@ def test_a_schema_of_no_columns_counts_the_rows(spark: SparkSession, servers: Se
     assert [len(row) for row in rows] == [0, 0]
 
 
+@pytest.mark.extended
 def test_filters_find_the_same_rows_on_the_servers(spark: SparkSession, servers: Servers) -> None:
     columns = "a Int32, s String, n Nullable(Int32), d Date, t DateTime('UTC'), f Float64, u UInt64"
     name = servers.table(columns, rest="ORDER BY a")

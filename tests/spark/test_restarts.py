@@ -179,6 +179,7 @@ def moved_and_not_recorded(servers: Servers, table: str, monkeypatch: pytest.Mon
             finish(job, messages)
 
 
+@pytest.mark.extended
 def test_parts_that_keeper_has_forgotten_are_not_added_again(
     nodes: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,6 +214,7 @@ def test_parts_that_keeper_has_forgotten_are_not_added_again(
     staging.sweep(nodes.all, again.key)
 
 
+@pytest.mark.extended
 def test_rows_that_merges_have_summed_are_not_added_again(
     servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -246,6 +248,7 @@ def test_rows_that_merges_have_summed_are_not_added_again(
 
 
 @pytest.mark.parametrize("job_id", few_first(["", "mine"], few=1))
+@pytest.mark.extended
 def test_a_load_that_failed_when_it_was_decided_says_what_finishes_it(
     nodes: Servers, monkeypatch: pytest.MonkeyPatch, job_id: str
 ) -> None:
@@ -290,6 +293,7 @@ def test_what_the_ledger_says_of_a_year_ago_goes_where_a_server_knows_how(
     assert server.text(f"SELECT job FROM {ledger.quoted} ORDER BY job").strip() == expected
 
 
+@pytest.mark.extended
 def test_a_replica_that_takes_no_rows_is_passed_over(
     nodes: Servers, running: tuple[LocalCluster, Call[None]]
 ) -> None:

@@ -74,6 +74,7 @@ def test_a_load_begins_and_ends_while_the_first_replica_is_away_and_takes_place_
     assert nodes.staging() == []
 
 
+@pytest.mark.extended
 def test_a_job_that_was_done_is_known_to_be_while_the_replica_that_did_it_is_away(
     nodes: Servers, first_is_away: Away
 ) -> None:
@@ -85,6 +86,7 @@ def test_a_job_that_was_done_is_known_to_be_while_the_replica_that_did_it_is_awa
         assert begin(nodes, table).before is Progress.DONE
 
 
+@pytest.mark.extended
 def test_a_decision_that_only_a_replica_has_which_is_away_stops_the_load(
     nodes: Servers, first_is_away: Away
 ) -> None:
@@ -101,6 +103,7 @@ def test_a_decision_that_only_a_replica_has_which_is_away_stops_the_load(
     assert is_once(nodes, table)
 
 
+@pytest.mark.extended
 def test_of_two_plans_that_come_by_way_of_two_replicas_the_first_is_decided(nodes: Servers) -> None:
     table = make_table(nodes)
     one, other = (begin(seen_from(nodes, server), table) for server in nodes.shards[0])
@@ -120,6 +123,7 @@ def test_two_plans_of_a_job_are_nobody_s_to_choose_from(nodes: Servers) -> None:
         job.looked_at_again()
 
 
+@pytest.mark.extended
 def test_a_plan_that_is_proposed_when_another_one_is_decided_is_not_the_jobs(nodes: Servers) -> None:
     job = begin(nodes, make_table(nodes))
     plan = finish(job, [attempt(job, task=0, number=1)])
@@ -137,6 +141,7 @@ def test_what_replicas_share_expires(nodes: Servers) -> None:
     assert server.text(f"SELECT job FROM {records} ORDER BY job").split() == ["batch300", "done80"]
 
 
+@pytest.mark.extended
 def test_records_of_an_older_server_are_found_when_it_shares_them(nodes: Servers) -> None:
     """A job was decided on one replica, as where servers know no tokens."""
     table = make_table(nodes)

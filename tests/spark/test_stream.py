@@ -47,6 +47,7 @@ def done_jobs(servers: Servers) -> set[str]:
     return {job for table in tables for job in server.text(done.format(table.quoted)).split()}
 
 
+@pytest.mark.extended
 def test_a_batch_that_was_written_before_the_query_ended_is_not_written_again(
     spark: SparkSession, nodes: Servers, tmp_path: Path
 ) -> None:
@@ -167,6 +168,7 @@ def how(request: pytest.FixtureRequest) -> str:
     return request.param  # type: ignore[no-any-return]
 
 
+@pytest.mark.extended
 def test_a_query_with_an_older_checkpoint_than_it_wrote_with_neither_doubles_nor_leaves_out_rows(
     spark: SparkSession, nodes: Servers, tmp_path: Path, how: str
 ) -> None:
@@ -217,6 +219,7 @@ def test_a_batch_that_comes_again_with_other_rows_that_are_as_many_is_not_taken_
     assert nodes.ask(f"SELECT a FROM {table}") == sorted(map(str, (*range(10), 1000, 2000, 3000)))
 
 
+@pytest.mark.extended
 def test_a_named_query_whose_checkpoint_is_made_anew_writes_no_batch_again_and_none_in_place_of_another(
     spark: SparkSession, nodes: Servers, tmp_path: Path, how: str
 ) -> None:
@@ -273,6 +276,7 @@ def test_what_a_query_wrote_is_known_whichever_shard_is_the_first_now(servers: S
     assert not is_written_again(turned, "other", 0, is_named=False, look=Content)
 
 
+@pytest.mark.extended
 def test_a_batch_that_fails_leaves_no_staging_however_often_it_is_tried(
     spark: SparkSession, nodes: Servers, tmp_path: Path
 ) -> None:

@@ -127,6 +127,7 @@ def test_of_two_drivers_of_one_job_one_is_killed_and_started_again(
     assert servers.staging() == []
 
 
+@pytest.mark.extended
 def test_two_jobs_stage_into_one_table_and_one_is_killed_before_it_commits(
     servers: Servers, start: Callable[[Load], SpawnProcess], tmp_path: Path
 ) -> None:

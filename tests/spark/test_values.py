@@ -108,6 +108,7 @@ def test_values_arrive_as_they_are(nodes: Servers) -> None:
     assert [int(row[0]) for row in cells] == list(range(longest))
 
 
+@pytest.mark.extended
 def test_the_first_and_the_last_times_are_kept_whatever_the_zone_of_the_column_is(nodes: Servers) -> None:
     """A column shows the nearest time that its zone has within the years, and keeps the value."""
     first = dt.datetime(1, 1, 1, tzinfo=dt.UTC)
@@ -219,6 +220,7 @@ def test_rows_are_on_the_shard_that_the_server_computes(nodes: Servers) -> None:
     "weights",
     [(3_000_000_000, 1_000_000_000), (0, 4_000_000_000), (1_000_000_000, 9_000_000_000), (1 << 31, 1 << 31)],
 )
+@pytest.mark.extended
 def test_weights_may_be_billions(nodes: Servers, weights: tuple[int, int]) -> None:
     """A list of all slots would not fit into memory."""
     table = nodes.table("a UInt64, v UInt32", rest="ORDER BY a")
@@ -239,6 +241,7 @@ def test_weights_may_be_billions(nodes: Servers, weights: tuple[int, int]) -> No
             assert strangers == (here if owner != number and all(weights) else 0)
 
 
+@pytest.mark.extended
 def test_a_key_that_is_random_spreads_the_rows_and_loses_none(nodes: Servers) -> None:
     table = nodes.table("a UInt32, v UInt32", rest="ORDER BY a")
     load(nodes, table, rows_of(pa.array(range(2000), pa.int64())), key="rand()")
