@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from engine.databases import DatabaseReplica, comparison, entries, recovery, session_start
+from engine.databases import comparison, entries, recovery
 from engine.databases.cluster import is_there
 from engine.databases.entries import EntryExecutor
 from engine.databases.schema import LocalSchema
@@ -44,15 +44,15 @@ def a_session_begins_without_a_comparison(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(comparison, "fits", lambda schema, digest, known: True)
 
 
-@BUGS.add("B3", first=54, seeds=300)
+@BUGS.add("B3", first=26)
 def what_was_put_away_goes_before_the_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
-    compare = comparison.compare
+    record_what_is_done = EntryExecutor.record_what_is_done
 
-    async def settles_first(keeper: Keeper, replica: DatabaseReplica, known: Mapping[str, str]) -> int:
-        await replica.schema.settle()
-        return await compare(keeper, replica, known)
+    async def settles_first(self: EntryExecutor, keeper: Keeper) -> None:
+        await self._replica.schema.settle()
+        await record_what_is_done(self, keeper)
 
-    monkeypatch.setattr(session_start, "compare", settles_first)
+    monkeypatch.setattr(EntryExecutor, "record_what_is_done", settles_first)
 
 
 @BUGS.add("B3", first=31)
