@@ -14,8 +14,9 @@ from engine.databases.schema import LocalSchema
 from engine.env import Env
 from engine.keeper.base import Keeper
 from engine.testing.simulation import UnhandledInBackground, run_simulation
+from tests.simulation.databases_model import ModelSchema
 from tests.simulation.deliberate_bugs import Bugs
-from tests.simulation.test_databases_simulation import ModelSchema, simulate
+from tests.simulation.test_databases_simulation import simulate
 
 pytestmark = pytest.mark.slow
 

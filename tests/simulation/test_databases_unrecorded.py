@@ -18,7 +18,7 @@ from engine.keeper.base import Keeper
 from engine.keeper.memory import MemoryKeeperServer
 from engine.keeper.session import RequestKind
 from engine.testing.simulation import SimulationEnv, run_simulation
-from tests.simulation.test_databases_simulation import PATHS, ModelSchema, Replica
+from tests.simulation.databases_model import PATHS, ModelSchema, Replica
 
 
 async def started(env: SimulationEnv, server: MemoryKeeperServer) -> tuple[Replica, Replica]:
