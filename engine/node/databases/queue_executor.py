@@ -8,20 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from engine.config.model import User
 from engine.ddl.attempt import Fence
 from engine.ddl.executor import Execution, Steps
 from engine.errors import Code, SqlError
-from engine.names import TableName
 from engine.node.databases.routing import concerns_objects
 from engine.node.databases.statements import NOT_INITIAL, DatabaseStatements
 from engine.node.distributed.executor import DistributedExecutor
-from engine.node.statements.statement import Asked
+from engine.node.statements.executor_layer import ExecutorLayer
 from engine.sql import Statement, parse_statement
 from engine.storage import ChdbSession
 
 
-class DatabasesExecutor:
+class DatabasesExecutor(ExecutorLayer[DistributedExecutor]):
     """Implements `LocalExecutor`, `RecordingExecutor`, `SeriesExecutor` and `FencedExecutor`."""
 
     def __init__(
@@ -31,12 +29,8 @@ class DatabasesExecutor:
         statements: DatabaseStatements,
         new_session: Callable[[], ChdbSession],
     ) -> None:
-        self._inner = inner
+        super().__init__(inner, new_session=new_session)
         self._statements = statements
-        self._new_session = new_session
-
-    async def execute(self, execution: Execution) -> None:
-        await self.execute_fenced(execution, fence=Fence())
 
     async def execute_fenced(self, execution: Execution, *, fence: Fence) -> None:
         statement = parse_statement(execution.sql)
@@ -75,29 +69,5 @@ class DatabasesExecutor:
     async def execute_series(self, steps: Steps, settings: Mapping[str, str]) -> None:
         await self._inner.execute_series(steps, settings)
 
-    async def table_engine(self, table: TableName) -> str | None:
-        return await self._inner.table_engine(table)
-
-    def supports_replication(self, engine: str) -> bool:
-        return self._inner.supports_replication(engine)
-
-    async def definition_digest(self, statement: Statement, database: str) -> str:
-        return await self._inner.definition_digest(statement, database)
-
-    async def validate(self, sql: str) -> str:
-        return await self._inner.validate(sql)
-
-    async def close(self) -> None:
-        await self._inner.close()
-
     def _concerns(self, statement: Statement, database: str) -> bool:
         return self._statements.concerns_in(statement, database or "default")
-
-    def _asked(self, execution: Execution) -> Asked:
-        return Asked(
-            sql=execution.sql,
-            user=User(execution.user),
-            session=self._new_session(),
-            query_id=execution.query_id,
-            settings=execution.settings,
-        )

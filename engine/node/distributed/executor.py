@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from engine.config.model import User
 from engine.ddl.attempt import Fence
 from engine.ddl.executor import Execution, Steps
 from engine.ddl.series import ToldSteps
@@ -20,8 +19,8 @@ from engine.names import TableName
 from engine.node.distributed.assembly import DistributedNode
 from engine.node.distributed.definitions.guard import concerns_guard, is_mutation
 from engine.node.replicated.executor import ReplicatedExecutor
+from engine.node.statements.executor_layer import ExecutorLayer
 from engine.node.statements.node_commands import NodeCommands
-from engine.node.statements.statement import Asked
 from engine.sql import Statement, StatementKind, parse_statement
 from engine.storage import ChdbSession
 from engine.storage.guard import check_statement
@@ -30,7 +29,7 @@ _K = StatementKind
 _READING = re.compile(r"\b(AS|CONSTRAINT|PROJECTION|TTL)\b", re.IGNORECASE)
 
 
-class DistributedExecutor:
+class DistributedExecutor(ExecutorLayer[ReplicatedExecutor]):
     """Implements `LocalExecutor`, `RecordingExecutor`, `SeriesExecutor` and `FencedExecutor`."""
 
     def __init__(
@@ -41,13 +40,9 @@ class DistributedExecutor:
         new_session: Callable[[], ChdbSession],
         commands: NodeCommands,
     ) -> None:
-        self._inner = inner
+        super().__init__(inner, new_session=new_session)
         self._node = node
-        self._new_session = new_session
         self._commands = commands
-
-    async def execute(self, execution: Execution) -> None:
-        await self.execute_fenced(execution, fence=Fence())
 
     async def execute_fenced(self, execution: Execution, *, fence: Fence) -> None:
         statement = parse_statement(execution.sql)
@@ -110,27 +105,6 @@ class DistributedExecutor:
         engine = await self._inner.table_engine(table)
         name = table.within("default")
         return ENGINE if engine and await self._node.tables.find(name) is not None else engine
-
-    def supports_replication(self, engine: str) -> bool:
-        return self._inner.supports_replication(engine)
-
-    async def definition_digest(self, statement: Statement, database: str) -> str:
-        return await self._inner.definition_digest(statement, database)
-
-    async def validate(self, sql: str) -> str:
-        return await self._inner.validate(sql)
-
-    async def close(self) -> None:
-        await self._inner.close()
-
-    def _asked(self, execution: Execution) -> Asked:
-        return Asked(
-            sql=execution.sql,
-            user=User(execution.user),
-            session=self._new_session(),
-            query_id=execution.query_id,
-            settings=execution.settings,
-        )
 
     async def _readable(self, execution: Execution, statement: Statement) -> Execution:
         """What reads Distributed tables, which chDB cannot: CREATE TABLE … AS SELECT, and subqueries of

@@ -20,7 +20,6 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from engine.config.model import User
 from engine.ddl.attempt import Fence
 from engine.ddl.executor import Blocks, Execution, FenceLost, Fingerprint, Steps
 from engine.ddl.series import ToldSteps
@@ -35,8 +34,8 @@ from engine.node.replicated.running.catalog import TableState
 from engine.node.replicated.running.lifecycle import TableLifecycle
 from engine.node.replicated.running.runtime import RunningTable
 from engine.node.replicated.running.statements import ReplicatedStatements
+from engine.node.statements.executor_layer import ExecutorLayer
 from engine.node.statements.node_statements import NodeStatements
-from engine.node.statements.statement import Asked
 from engine.replication.mutation_entry import MutationEntry
 from engine.replication.replica.log_puller import pull
 from engine.sql import AlterCommand, Statement, StatementKind, parse_statement, runs_once_per_shard
@@ -47,7 +46,7 @@ _OF_A_VIEW = frozenset({_K.DROP_TABLE, _K.DROP_VIEW, _K.ALTER_TABLE, _K.OPTIMIZE
 _PARTITION_COMMANDS = frozenset(command for command in AlterCommand if "PARTITION" in command.value)
 
 
-class ReplicatedExecutor:
+class ReplicatedExecutor(ExecutorLayer[ChdbExecutor]):
     """Implements `LocalExecutor`, `RecordingExecutor`, `SeriesExecutor` and `FencedExecutor`."""
 
     def __init__(
@@ -58,23 +57,13 @@ class ReplicatedExecutor:
         handlers: ReplicatedStatements,
         statements: NodeStatements,
     ) -> None:
+        super().__init__(inner, new_session=inner.new_session)
         self._statements = statements
-        self._inner = inner
         self._life = life
         self._handlers = handlers
 
-    async def execute(self, execution: Execution) -> None:
-        await self.execute_fenced(execution, fence=Fence())
-
     async def execute_fenced(self, execution: Execution, *, fence: Fence) -> None:
-        asked = Asked(
-            sql=execution.sql,
-            user=User(execution.user),
-            session=self._inner.new_session(),
-            query_id=execution.query_id,
-            settings=execution.settings,
-            fence=fence,
-        )
+        asked = self._asked(execution, fence)
         statement = parse_statement(execution.sql)
         try:
             with self._statements.enter(asked, statement):
@@ -130,9 +119,6 @@ class ReplicatedExecutor:
         is_ours = own is not None or self._life.tables.find(name) is not None
         return f"{REPLICATED}{engine}" if engine and is_ours else engine
 
-    def supports_replication(self, engine: str) -> bool:
-        return self._inner.supports_replication(engine)
-
     async def definition_digest(self, statement: Statement, database: str) -> str:
         tables = [_whole(name, database) for name in (*statement.tables, *statement.targets)]
         if statement.kind is _K.KILL_MUTATION:
@@ -147,12 +133,6 @@ class ReplicatedExecutor:
                 return Fingerprint(mutations=await _own_mutations(table)).to_text()
         digest = await self._inner.definition_digest(statement, database)
         return self._without_half_done(digest)
-
-    async def validate(self, sql: str) -> str:
-        return await self._inner.validate(sql)
-
-    async def close(self) -> None:
-        await self._inner.close()
 
     # -- whose it is -----------------------------------------------------------------------------------------
 
