@@ -17,6 +17,7 @@ import click
 
 from engine.cli.exits import ExitCode, Terminated
 from engine.cli.migrate_ledger import history_command, mark_command, status_command, unlock_command
+from engine.cli.migrate_new import new_command
 from engine.cli.migrate_place import (
     Place,
     find_folders,
@@ -353,5 +354,5 @@ def _run(place: Place, ledger: Ledger, request: RunRequest, *, nodes: tuple[str,
             return
 
 
-for command in (status_command, history_command, mark_command, unlock_command):
+for command in (new_command, status_command, history_command, mark_command, unlock_command):
     group.add_command(command)
