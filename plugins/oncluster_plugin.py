@@ -1,34 +1,14 @@
-"""Airflow's entry into oncluster: everything is in the package `oncluster_airflow` beside this file.
+"""Airflow's entry into oncluster where the project is not installed: everything is in the package
+`oncluster_airflow` beside this file.
 
 Airflow imports every other module below `plugins` under its bare name, hence the package stands in
-`.airflowignore`. Importing its parts here loads them once in the scheduler, so that each task, forked from
-it, starts with them in memory.
+`.airflowignore`. A plugin that is found twice is an error to Airflow, so where the project is installed it is
+left to the entry point.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from importlib.metadata import entry_points
 
-from airflow.plugins_manager import AirflowPlugin
-
-import oncluster_airflow.migration_dag
-import oncluster_airflow.operation_dags
-import oncluster_airflow.operators
-import oncluster_airflow.sensors
-import oncluster_airflow.triggers  # noqa: F401
-from oncluster_airflow.web import plugin as page
-
-
-class OnclusterPlugin(AirflowPlugin):
-    """ON CLUSTER migrations for clusters that speak ClickHouse, and a page that shows the clusters."""
-
-    name = "oncluster"
-
-    # Asked for by the API server only, and made when it asks.
-    @property
-    def fastapi_apps(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        return page.fastapi_apps()
-
-    @property
-    def external_views(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        return page.external_views()
+if not entry_points(group="airflow.plugins", name="oncluster"):
+    from oncluster_airflow.plugin import OnclusterPlugin  # noqa: F401

@@ -24,10 +24,11 @@ def check(
 ) -> tuple[tuple[str, ...], StackPorts]:
     """Everything that can be known before anything is started: the hosts, and the ports to be used.
 
-    Raises ConfigError (cluster file, ports, the ledger's URL), Busy (a stack runs in this directory; ports in
-    use), Unavailable (the disk is nearly full).
+    Raises ConfigError (no checkout, cluster file, ports, the ledger's URL), Busy (a stack runs in this
+    directory; ports in use), Unavailable (the disk is nearly full).
     """
     home = options.home.absolute()
+    require_checkout(options)
     require_stopped(home)
     require_space(home)
     known = ClusterFiles(home, options.cluster_file or DEFAULT_CLUSTER_FILE).hosts()
@@ -43,6 +44,16 @@ def check(
     ports = StackPorts.choose(nodes=len(hosts), port_base=options.port_base, environ=environ, env=env)
     ports.require_free()
     return hosts, ports
+
+
+def require_checkout(options: StackOptions) -> None:
+    """Raises ConfigError where only the packages are installed: DAG files and the demo's cluster are none."""
+    if not DEFAULT_CLUSTER_FILE.is_file() and (options.with_airflow or options.cluster_file is None):
+        raise ConfigError(
+            "The local stack is started from a checkout of oncluster: pip installs neither dags/ nor "
+            "migrations/ nor config/.",
+            hint="Run it there; or nodes alone: oncluster up --no-airflow --cluster-file FILE.",
+        )
 
 
 def require_stopped(home: Path) -> None:

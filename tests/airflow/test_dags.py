@@ -328,14 +328,6 @@ def test_a_long_history_is_read_in_linear_size(tmp_path: Path) -> None:
     assert edges < 5 * len(dag.tasks)
 
 
-def test_the_plugin_is_found_in_the_plugins_folder() -> None:
-    from airflow.plugins_manager import _load_plugins_from_plugin_directory
-
-    plugins, errors = _load_plugins_from_plugin_directory(str(ROOT / "plugins"))
-    assert errors == {}
-    assert [plugin.name for plugin in plugins] == ["oncluster"]
-
-
 @pytest.mark.slow
 def test_the_dag_survives_its_way_through_airflows_database(airflow_db: Path) -> None:
     from airflow.serialization.serialized_objects import DagSerialization
