@@ -2,8 +2,8 @@
 
 Two ways:
 
-- *attach*: one staged part joins its partition. Its directory is renamed into `detached/`, and `ATTACH PART`
-  takes it from there (about 1 ms).
+- *attach*: staged parts join their partitions, each by itself. Their directories are renamed into
+  `detached/`, and `ATTACH PART` takes them from there (about 1 ms each), one statement for all.
 - *swap*: some parts come and others go. A scratch table gets links of all parts of the partition as they
   shall be, in the order of their blocks, and `REPLACE PARTITION` puts them in the place of the old ones;
   readers see all of the old ones or all of the new ones. It costs about 1.5 ms a part, because chDB renames
@@ -13,6 +13,7 @@ Safety argument.
 
 1. attach: after the rename the part lies in `detached/` with its UUID and the mark `PASSING_MARK` in its
    name; `load` moves it back to the staged ones. After ATTACH PART it is active. It is never in two places.
+   Where chDB fails at one of several, those before it have joined, and the rest goes back.
 2. swap: the scratch table holds links only. A crash before REPLACE PARTITION leaves it to be cleared, one in
    the middle leaves old and new directories side by side: `load` keeps one of two with the same name and none
    that another covers, which is the partition as it was or as it is to be.
@@ -28,7 +29,6 @@ Only this module and `recovery` take parts from the table.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 from collections import Counter
@@ -40,7 +40,8 @@ from pathlib import Path
 from engine.errors import Code, SqlError
 from engine.names import quote_string
 from engine.part_storage.column_notes import needs_other_form
-from engine.part_storage.disk import force_directory, force_to_disk, have_room, write_durably
+from engine.part_storage.disk import force_directory, force_to_disk
+from engine.part_storage.live_marks import have_room_for, live_marks, write_marks
 from engine.part_storage.merged_parts import MergedParts
 from engine.part_storage.part_files import (
     first_block,
@@ -61,9 +62,6 @@ from engine.replication.part_name import PartName
 from engine.replication.part_store import Part, PartsBroken
 
 log = logging.getLogger(__name__)
-
-_ROOM_OF_MARK = 64
-"""Bytes of one more mark, beside the partition's id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +108,7 @@ class Publisher:
         if missing:
             raise SqlError(Code.NO_SUCH_DATA_PART, f"Parts {', '.join(missing)} are not staged")
         removes = [name for change in changes for name in change.remove]
+        joining: list[PartName] = []
         leaving: list[PartName] = []
         for partition_id in sorted({name.partition_id for name in (*adds, *removes)}):
             here = [change.of(partition_id, state) for change in changes]
@@ -122,8 +121,9 @@ class Publisher:
             if is_swap or any(self._is_out_of_order(name) for name in coming):
                 self._swap(connection, partition_id, coming, going)
             else:
-                for name in coming:
-                    self._attach(connection, name)
+                joining += coming
+        if joining:
+            self._attach(connection, joining)
         if leaving:
             with self._reserve.lent():
                 self._take_away(connection, leaving)
@@ -166,24 +166,41 @@ class Publisher:
             other.partition_id == name.partition_id and other > name for other in self._state.active
         )
 
-    def _attach(self, connection: Connection, name: PartName) -> None:
+    def _attach(self, connection: Connection, names: Sequence[PartName]) -> None:
         state = self._state
-        number = self._workers.next_number()
-        # In a part of a higher level FINAL looks for no rows of equal key; chDB keeps the level so far.
-        level = min(name.level, 1)
-        passing = f"{name.partition_id}_{number}_{number}_{level}_{PASSING_MARK}"
-        staged, original = self._forms(connection, name)
-        staged.rename(state.detached / passing)
+        originals: dict[PartName, Path | None] = {}
+        passing: dict[PartName, str] = {}
         try:
-            connection.execute(f"ALTER TABLE {state.table.quoted} ATTACH PART {quote_string(passing)}")
-        except BaseException:  # whatever it is: the part goes back to where it was staged
-            for prefix in ("", "attaching_"):
-                with contextlib.suppress(OSError):
-                    (state.detached / f"{prefix}{passing}").rename(staged)
+            for name in names:
+                staged, originals[name] = self._forms(connection, name)
+                number = self._workers.next_number()
+                local_name = f"{name.partition_id}_{number}_{number}_{_level(name)}_{PASSING_MARK}"
+                staged.rename(state.detached / local_name)
+                passing[name] = local_name
+            attach = ", ".join(f"ATTACH PART {quote_string(local_name)}" for local_name in passing.values())
+            connection.execute(f"ALTER TABLE {state.table.quoted} {attach}")
+        except BaseException:  # whatever it is: what has not joined goes back to where it was staged
+            self._joined([name for name in passing if not self._taken_back(name, passing[name])], originals)
             raise
-        local = state.newly_attached(name, level) or self._find_new([name])[name]
-        state.change_active(add=[LocalPart(state.staged[name], original or local, local)])
-        state.change_staged(remove=[name])
+        self._joined(names, originals)
+
+    def _taken_back(self, name: PartName, passing: str) -> bool:
+        for prefix in ("", "attaching_"):
+            with contextlib.suppress(OSError):
+                (self._state.detached / f"{prefix}{passing}").rename(self._state.staged_directory(name))
+                return True
+        return False
+
+    def _joined(self, names: Sequence[PartName], originals: Mapping[PartName, Path | None]) -> None:
+        """chDB has attached `names`, in this order."""
+        state = self._state
+        found = {name: local for name in names if (local := state.newly_attached(name, _level(name)))}
+        if unseen := [name for name in names if name not in found]:
+            found |= self._find_new(unseen)
+        state.change_active(
+            add=[LocalPart(state.staged[name], originals[name] or found[name], found[name]) for name in names]
+        )
+        state.change_staged(remove=names)
 
     def _find_new(self, names: Sequence[PartName]) -> dict[PartName, Path]:
         """The directories that chDB has just made for `names`."""
@@ -242,7 +259,7 @@ class Publisher:
         scratch = self._table_of_merged(final) or self._linked(connection, partition_id, final)
         try:
             marks = live_marks(state)
-            have_room(_marks_file(state), len(_marks_text(marks)) + len(partition_id) + _ROOM_OF_MARK)
+            have_room_for(state, marks, [partition_id])
             self._replace(connection, partition_id, scratch, {part.name for part, _, _ in final if part.rows})
         finally:
             self._scratch.drop_later(scratch)
@@ -274,8 +291,7 @@ class Publisher:
         mark do for all. Where one of them fails those before it are done."""
         state = self._state
         marks = dict(live_marks(state))
-        room = sum(len(partition_id) + _ROOM_OF_MARK for partition_id in partitions)
-        have_room(_marks_file(state), len(_marks_text(marks)) + room)
+        have_room_for(state, marks, partitions)
         scratch = self._scratch.make(connection, "swap")
         done: list[str] = []
         try:
@@ -381,6 +397,11 @@ class Publisher:
         force_to_disk(target, state.durability, parent=state.detached)
 
 
+def _level(name: PartName) -> int:
+    """In a part of a higher level FINAL looks for no rows of equal key; chDB keeps the level so far."""
+    return min(name.level, 1)
+
+
 def _is_whole(directory: Path) -> bool:
     try:
         check_files(directory, directory.name)
@@ -396,30 +417,3 @@ def free_detached(state: TableState, directory: str) -> Path:
         number += 1
         target = state.detached / f"{directory}_try{number}"
     return target
-
-
-def live_marks(state: TableState) -> Mapping[str, int]:
-    """By partition, the first local block that lives; see step 3 above."""
-    try:
-        marks = json.loads(_marks_file(state).read_text())
-    except (FileNotFoundError, ValueError):
-        return {}
-    return {str(key): int(value) for key, value in marks.items()}
-
-
-def write_marks(state: TableState, marks: Mapping[str, int]) -> None:
-    write_durably(_marks_file(state), _marks_text(marks), state.durability)
-
-
-def forget_marks(state: TableState) -> None:
-    """After a restart, when what was dead is gone: chDB may use its numbers again."""
-    _marks_file(state).unlink(missing_ok=True)
-    force_directory(state.staged_root, state.durability)
-
-
-def _marks_file(state: TableState) -> Path:
-    return state.staged_root / "live.json"
-
-
-def _marks_text(marks: Mapping[str, int]) -> bytes:
-    return json.dumps(marks, sort_keys=True).encode()

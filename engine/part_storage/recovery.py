@@ -22,6 +22,7 @@ from engine.names import quote_string
 from engine.part_storage.altering import Alterer
 from engine.part_storage.disk import write_durably
 from engine.part_storage.hidden_settings import missing_settings
+from engine.part_storage.live_marks import forget_marks, live_marks
 from engine.part_storage.part_files import (
     CHECKSUMS_FILE,
     first_block,
@@ -32,7 +33,7 @@ from engine.part_storage.part_files import (
     remove_tree,
 )
 from engine.part_storage.part_uuid import UUID_FILE, part_of_text, uuid_of
-from engine.part_storage.publishing import Publisher, forget_marks, live_marks
+from engine.part_storage.publishing import Publisher
 from engine.part_storage.scratch_tables import ScratchTables
 from engine.part_storage.table_state import PASSING_MARK, TEMPORARY_PREFIX, LocalPart, TableState
 from engine.part_storage.workers import Connection

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from engine.errors import SqlError
+from engine.part_storage.live_marks import write_marks
 from engine.part_storage.part_uuid import UUID_FILE
-from engine.part_storage.publishing import write_marks
 from engine.part_storage.workers import Connection
 from engine.replication.part_name import PartName
 from engine.replication.part_store import Fate, MergeOptions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,11 +13,12 @@ import pytest
 from engine.errors import Code, SqlError
 from engine.node.replicated.parts.broken_reads import check_what_cannot_be_read
 from engine.part_storage import ChdbPartStore
+from engine.part_storage.publishing import Change
 from engine.replication.part_checksums import PartDiffers
 from engine.replication.part_name import PartName
 from engine.replication.part_store import Fate, MergeOptions, PartsBroken
 from engine.storage import ChdbPool
-from tests.unit.part_storage.support import add, named, opened, rows, texts
+from tests.unit.part_storage.support import add, insert, named, opened, rows, texts
 
 CREATE = "CREATE TABLE t (k UInt64, v String) ENGINE = MergeTree PARTITION BY k % 1 ORDER BY k"
 
@@ -70,6 +72,32 @@ async def test_what_happens_beside_a_part_that_is_gone_tells_of_it_and_goes_on_w
         await store.remove(found, fate=Fate.DETACH, prefix="broken")
         await store.remove(named("0_2_2_0"))
         assert await rows(pool) == "1"
+
+
+@pytest.mark.slow
+async def test_a_broken_part_among_those_that_join_together_goes_back_and_holds_up_no_other(
+    tmp_path: Path,
+) -> None:
+    """chDB attaches one after the other, and stops at the broken one."""
+    names = [f"0_{number}_{number}_0" for number in range(5)]
+    async with opened(tmp_path, CREATE) as (pool, store):
+        await store.load()
+        for number, name in enumerate(names):
+            await insert(pool, store, f"SELECT {number}, 'text'", name)
+        broken = PartName.parse(names[2])
+        (store.state.staged_directory(broken) / "columns.txt").write_text("not columns")
+        changes = [Change((name,)) for name in named(*names)]
+        with pytest.raises(SqlError):
+            await store._workers.run(lambda connection: store._publisher.publish(connection, changes))
+        assert texts(store.active) == names[:2] and await rows(pool) == "0 1"
+        assert texts(store.staged) == names[2:]
+        results = await asyncio.gather(*map(store.publish, map(named, names)), return_exceptions=True)
+        assert [isinstance(result, SqlError) for result in results] == [name == names[2] for name in names]
+        assert await rows(pool) == "0 1 3 4"
+        assert store.state.staged_directory(broken).is_dir() and not any(store.state.detached.iterdir())
+    async with opened(tmp_path) as (pool, store):
+        await store.load()
+        assert texts(store.active) == [*names[:2], *names[3:]] and await rows(pool) == "0 1 3 4"
 
 
 @pytest.mark.parametrize("damage", [lose_file, flip_bytes])
