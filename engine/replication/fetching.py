@@ -6,6 +6,7 @@ Implemented over HTTP by `engine.node`, in memory by `engine.testing`.
 from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from typing import Protocol
 
 from engine.errors import Unavailable
@@ -18,6 +19,14 @@ from engine.replication.paths import ReplicaPaths
 
 class PartUnavailable(Unavailable):
     """The peer does not have the part any more, cannot be reached, or has too much to do: ask another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """The header in Keeper that a part was compared with, and the replica whose it is."""
+
+    replica: ReplicaPaths
+    header: PartHeader
 
 
 class PartReceiver(Protocol):

@@ -7,11 +7,13 @@ the failure. The list is also a list of what must not be simplified away.
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from engine.errors import OnclusterError
 from engine.keeper.base import CreateMode, Keeper
 from engine.replication.commands import consistent_read, drop_range, insert, insert_transaction
 from engine.replication.part_header import PartHeader
@@ -333,6 +335,17 @@ def the_log_pointer_passes_an_insert_whose_part_did_not_come(monkeypatch: pytest
         return agreed
 
     monkeypatch.setattr(direct_fetch.DirectFetches, "_fetch", passing)
+
+
+@BUGS.add("R3", fault_rate=0.05, steps=14)
+def who_was_refused_among_others_counts_as_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def claimed(self: commit_part._Commit) -> bool:
+        with suppress(OnclusterError):
+            await send(self)
+        return True
+
+    send = commit_part._Commit.send_agreed
+    monkeypatch.setattr(commit_part._Commit, "send_agreed", claimed)
 
 
 @BUGS.add("R3", fault_rate=0.05, is_expired=True, steps=14, seeds=600)

@@ -21,6 +21,7 @@ OFTEN = (
     "staged attached",
     "staged copied",
     "replica.cloned",
+    "replica.committed_together",
     "replica.fetched_directly",
     "replica.not_fetched_directly",
     "replica.staged_published",

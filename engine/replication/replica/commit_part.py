@@ -15,6 +15,10 @@ of these blocks now.
    call.
 3. Publish: new parts appear and covered ones vanish for readers at one moment.
 
+Parts that were fetched have nothing to do with each other, so what several of them need goes in one multi of
+2 (`commit_fetched`). Whatever comes of that but success, each is committed by itself, to no further effect
+where it had been done.
+
 All of it may be repeated. It never removes a node of a part that is neither covered by a new one nor in the
 range.
 
@@ -23,12 +27,22 @@ Source: ClickHouse's StorageReplicatedMergeTree::checkPartChecksumsAndCommit.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
-from engine.errors import Code, ConnectionLoss, MultiFailed, NodeExists, NoNode, OperationTimeout, SqlError
+from engine.errors import (
+    Code,
+    ConnectionLoss,
+    MultiFailed,
+    NodeExists,
+    NoNode,
+    OnclusterError,
+    OperationTimeout,
+    SqlError,
+)
 from engine.keeper.base import Check, Create, Keeper, Op, Remove, SetData
+from engine.replication.fetching import Agreed
 from engine.replication.log_actions import MergeParts, MutatePart
 from engine.replication.part_checksums import PartDiffers, check_same_part
 from engine.replication.part_header import PartHeader
@@ -42,14 +56,6 @@ from engine.replication.replica.context import ReplicaContext
 log = logging.getLogger(__name__)
 
 _ATTEMPTS = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Agreed:
-    """The header in Keeper that a part was compared with, and the replica whose it is."""
-
-    replica: ReplicaPaths
-    header: PartHeader
 
 
 async def commit_produced(
@@ -72,7 +78,8 @@ async def commit_parts(
     agreed: Mapping[PartName, Agreed] | None = None,
     extra: Sequence[Op] = (),
 ) -> None:
-    """Staged `parts` become the replica's, and take the place of all in the range `replacing`, if given.
+    """Staged `parts` become the replica's: each by itself for readers, or, where the range `replacing` is
+    given, at one moment in the place of all that is in it.
 
     Parts that are active already are only made known to Keeper. Raises PartDiffers (a staged part is
     discarded then, or detached, as `detach_not_byte_identical_parts` says), SqlError 232 if a part is neither
@@ -88,9 +95,37 @@ async def commit_parts(
             Code.UNEXPECTED_ZOOKEEPER_ERROR,
             f"Parts {', '.join(map(str, parts))} could not be committed: their surroundings keep changing",
         )
+    await _show(ctx, parts, replacing)
+
+
+async def commit_fetched(ctx: ReplicaContext, part: PartName, agreed: Agreed) -> None:
+    """As `commit_produced`, together with other parts that were fetched. Raises as that does."""
+
+    async def record(fetched: Sequence[tuple[PartName, Agreed]]) -> bool:
+        names = [each for each, _ in fetched]
+        try:
+            is_done = await _Commit(ctx, names, None, dict(fetched)).send_agreed()
+        except OnclusterError:  # it may be about one of them, who meets it again
+            return False
+        if len(names) > 1:
+            log.info("replica.committed_together table=%s parts=%d", ctx.name, len(names))
+        return is_done
+
+    if await ctx.commits.serve((part, agreed), record):
+        await _show(ctx, [part])
+    else:
+        await commit_produced(ctx, part, agreed=agreed)
+
+
+async def _show(ctx: ReplicaContext, parts: Sequence[PartName], replacing: PartName | None = None) -> None:
     for part in parts:
         ctx.queue.add_virtual(part)
-    await publish(ctx, parts, replacing=replacing)
+    if replacing is None:  # at one moment would be a swap of their partitions
+        shown = await asyncio.gather(*(publish(ctx, [part]) for part in parts), return_exceptions=True)
+        for error in filter(None, shown):
+            raise error
+    else:
+        await publish(ctx, parts, replacing=replacing)
     ctx.merge_wanted.set()
     log.info("replica.committed table=%s parts=%s", ctx.name, ",".join(map(str, parts)))
 
@@ -121,6 +156,14 @@ class _Commit:
             if name not in self._local
         ]
         self._covered = list(dict.fromkeys(covered))
+
+    async def send_agreed(self) -> bool:
+        """Whether Keeper has it all, after one attempt; False, too, if there is something to compare."""
+        if any(self._agreed[part].header != self._local[part].header for part in self._parts):
+            return False
+        keeper = self._ctx.session()
+        await keeper.multi(await self._ops(keeper, ()))
+        return True
 
     async def send(self, keeper: Keeper, extra: Sequence[Op]) -> bool:
         """Whether Keeper has it all now. Raises PartDiffers, and MultiFailed for what `extra` asserts."""

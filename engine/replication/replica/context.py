@@ -19,7 +19,7 @@ from engine.keeper.base import Keeper
 from engine.keeper.recipes import SessionHolder
 from engine.names import TableName
 from engine.replication.bandwidth import Bandwidth, PacedReceiver
-from engine.replication.fetching import PartFetcher, PartReceiver
+from engine.replication.fetching import Agreed, PartFetcher, PartReceiver
 from engine.replication.host import ReplicaHost
 from engine.replication.part_name import PartName
 from engine.replication.part_store import PartStore
@@ -29,6 +29,7 @@ from engine.replication.replica.fetches import Fetches
 from engine.replication.replica.part_listing import PartListing
 from engine.replication.replica.queue.queue import ReplicaQueue
 from engine.replication.replica.switches import Switches
+from engine.replication.replica.together import Together
 from engine.replication.settings import ReplicatedSettings
 
 T = TypeVar("T")
@@ -132,6 +133,8 @@ class ReplicaContext:
     switches: Switches = field(default_factory=Switches)
     in_flight: InFlight = field(default_factory=InFlight)
     fetches: Fetches = field(default_factory=Fetches)
+    commits: Together[tuple[PartName, Agreed]] = field(default_factory=Together)
+    """Parts that were fetched on their way into Keeper."""
     keeper: Keeper | None = None
     readonly_reason: str = "the replica has not been activated yet"
     readonly_since_s: float = 0.0

@@ -33,12 +33,12 @@ from typing import Any, TypeVar
 
 from engine.errors import OnclusterError
 from engine.keeper.base import Keeper, Op
+from engine.replication.fetching import Agreed
 from engine.replication.log_actions import GetPart
 from engine.replication.log_entry import LogEntry
 from engine.replication.part_checksums import PartDiffers
 from engine.replication.part_name import PartName
 from engine.replication.replica import commit_part, peers
-from engine.replication.replica.commit_part import Agreed
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.switches import Activity
 

@@ -15,13 +15,13 @@ import logging
 
 from engine.errors import Code, MalformedEntry, SqlError
 from engine.keeper.recipes import try_remove
-from engine.replication.fetching import PartUnavailable
+from engine.replication.fetching import Agreed, PartUnavailable
 from engine.replication.log_actions import AttachPart, GetPart
 from engine.replication.part_checksums import PartDiffers
 from engine.replication.part_name import PartName
 from engine.replication.part_set import containing
 from engine.replication.replica import peers, quorum
-from engine.replication.replica.commit_part import Agreed, commit_produced
+from engine.replication.replica.commit_part import commit_fetched, commit_produced
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.execution.outcome import Postponed
 from engine.replication.replica.own_detached import stage_own_detached
@@ -159,7 +159,7 @@ async def _fetch(ctx: ReplicaContext, holder: peers.Holder) -> None:
             holder.address, holder.replica, holder.part, into=ctx.paced(ctx.store), expected=header
         )
         await ctx.fetches.of(holder.part, transfer)
-    await commit_produced(ctx, holder.part, agreed=Agreed(holder.replica, header))
+    await commit_fetched(ctx, holder.part, Agreed(holder.replica, header))
 
 
 async def _attach_own(ctx: ReplicaContext, action: AttachPart) -> bool:
