@@ -31,6 +31,7 @@ from engine.keeper.base import (
     SetData,
     Stat,
 )
+from engine.keeper.children_request import ChildrenRequest
 from engine.keeper.session import RequestKind
 
 Decode = Callable[[Any], Any]
@@ -45,7 +46,7 @@ def encode(kind: RequestKind, path: str, payload: Any) -> tuple[Any, Decode]:
         case RequestKind.EXISTS:
             return wire.Exists(path, None), decode_optional_stat
         case RequestKind.CHILDREN:
-            return wire.GetChildren2(path, None), decode_children
+            return ChildrenRequest(path, None), decode_children
         case RequestKind.CREATE:
             return encode_op(payload), decode_path
         case RequestKind.REMOVE:
