@@ -327,6 +327,8 @@ class _Cut:
         return clauses.replaced(text, replacements)
 
     async def _described(self, text: str, describe: Describe) -> tuple[SourceColumn, ...]:
+        if self.tree.has_unwritten_values:
+            raise _refused("beside a subquery that gives an array, or a state, of other tables")
         try:
             described = await describe(text)
         except SqlError as error:

@@ -39,7 +39,7 @@ def _moved(tree: QueryTree, number: int, slot: Slot) -> Slot:
 def _condition(tree: QueryTree, number: int, slot: Slot) -> str | None:
     nodes = pushing.nodes_of(tree, number)
     cursor, place = tree.cursor, pushing.place_of(tree, number)
-    if len(nodes) != 1 or place is None:
+    if len(nodes) != 1 or place is None or tree.has_unwritten_values:
         return None
     where = next((one for one in clauses.clauses_behind(cursor, place) if one.keyword == "WHERE"), None)
     call = _first_conjunct(nodes[0])

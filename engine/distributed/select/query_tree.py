@@ -92,6 +92,12 @@ class QueryTree:
         return clauses.strings_by_spaces(self.cursor)
 
     @cached_property
+    def has_unwritten_values(self) -> bool:
+        """Some values stand in `text` by a number, which nobody knows but the analysis that made it: those of
+        subqueries that give an array or a state."""
+        return any(node.fact("function_name") == "__getScalar" for node in self.root.walk())
+
+    @cached_property
     def columns(self) -> Mapping[str, Sequence[str]]:
         """The columns that the query uses, by the id of their table, each once."""
         found: dict[str, dict[str, None]] = {}

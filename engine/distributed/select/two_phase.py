@@ -129,6 +129,8 @@ def _take_apart(tree: QueryTree) -> _Pieces | None:
     nodes = pushing.nodes_of(tree, 0)
     if len(nodes) != 1 or not _has_the_shape(tree.root, nodes[0]) or _OWN_NAME.search(tree.text):
         return None
+    if tree.has_unwritten_values:
+        return None
     names = _aggregates(tree.root)
     if names is None:
         return None

@@ -565,6 +565,7 @@ def test_only_the_shards_that_can_have_rows_are_asked(world: World) -> None:
             "1",
         ),
         ("SELECT id FROM events WHERE EXISTS (SELECT 1 FROM people WHERE people.id = events.id)", "1"),
+        ("SELECT city, (SELECT groupArray(id) FROM one.extra) AS a FROM events GROUP BY city", "2"),
         ("WITH RECURSIVE c AS (SELECT count() AS n FROM events) SELECT a.n FROM c AS a, c AS b", "1"),
     ],
 )

@@ -108,3 +108,8 @@ SELECT count() FROM (SELECT 1 FROM people, one.people, people AS p) AS s, people
 SELECT people.id, a.id FROM people AS a, people WHERE a.id = people.id + 3 ORDER BY ALL LIMIT 3
 SELECT a.id, people.name AS n FROM people AS a JOIN people ON people.id = a.id WHERE one.people.age > 7 ORDER BY ALL LIMIT 3
 SELECT * FROM people AS a JOIN people ON people.id = a.id + 3 JOIN people AS b ON b.id = people.id ORDER BY ALL LIMIT 3
+SELECT city, (SELECT groupArray(id) FROM extra) AS ids, count() FROM events GROUP BY city ORDER BY city
+WITH (SELECT groupArray(id) FROM extra) AS ids SELECT city, countIf(has(ids, id)) FROM events GROUP BY city ORDER BY city
+SELECT sum(price) FROM events WHERE has((SELECT groupArray(id) FROM extra), id)
+SELECT (SELECT [3, 1, 2])[1 + id % 3] AS k, count() FROM events GROUP BY k ORDER BY k
+SELECT max(id + finalizeAggregation((SELECT sumState(id) FROM extra))) AS m FROM events
