@@ -5,13 +5,17 @@ IN, alone in brackets, too. What does not: common table expressions where they c
 parameters, aliases, names that already have a database.
 
 Source: ClickHouse's AddDefaultDatabaseVisitor, whose effect `tests/unit/sql/test_oracle.py` compares on the
-syntax tree. One difference is deliberate: within its own body a CTE that is not RECURSIVE is the table of
-that name, while ClickHouse takes it for itself and finds nothing.
+syntax tree. Two differences are deliberate. Within its own body a CTE that is not RECURSIVE is the table of
+that name, while ClickHouse takes it for itself and finds nothing. And so it is within the bodies of those
+before it that it is made of, as when the SELECT is analysed:
+
+    WITH recent AS (SELECT * FROM orders), orders AS (SELECT * FROM recent) SELECT * FROM orders
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from engine.names import TableName
@@ -115,6 +119,17 @@ def ctes(cursor: Cursor) -> tuple[list[Cte], list[tuple[NameRef, Cte]]]:
     return walk.ctes, walk.cte_refs
 
 
+def _reached(reads: Mapping[Cte, Collection[Cte]], cte: Cte) -> set[Cte]:
+    """What a CTE reads, and what that reads, and so on."""
+    found: set[Cte] = set()
+    pending = [cte]
+    while pending:
+        new = set(reads[pending.pop()]) - found
+        found |= new
+        pending += new
+    return found
+
+
 class _Walk:
     def __init__(self, cursor: Cursor, begin: int) -> None:
         self.cursor = cursor
@@ -136,7 +151,35 @@ class _Walk:
         at = self.begin
         while at < len(self.words) and len(self.levels) <= _MAX_DEPTH:
             at = self._step(at)
+        if self.cte_refs and len(self.ctes) > 1:
+            self._give_back()
         return self.refs
+
+    def _give_back(self) -> None:
+        """What a CTE reads by the name of a later one that is made of it, is the table of that name."""
+        bodies = {cte: self._body(cte) for cte in self.ctes}
+        around = {
+            ref: [cte for cte, body in bodies.items() if body[0] < ref.start < body[1]]
+            for ref, _ in self.cte_refs
+        }
+        reads = {cte: {read for ref, read in self.cte_refs if cte in around[ref]} for cte in self.ctes}
+
+        def is_table(ref: NameRef, cte: Cte) -> bool:
+            return not cte.is_recursive and any(
+                one.with_at == cte.with_at and one.begin < cte.begin and one in _reached(reads, cte)
+                for one in around[ref]
+            )
+
+        tables = [ref for ref, cte in self.cte_refs if is_table(ref, cte)]
+        if tables:
+            self.cte_refs = [(ref, cte) for ref, cte in self.cte_refs if ref not in tables]
+            self.refs = sorted([*self.refs, *tables], key=lambda ref: ref.start)
+
+    def _body(self, cte: Cte) -> tuple[int, int]:
+        """Offsets of its brackets."""
+        self.cursor.at = cte.body
+        self.cursor.skip_brackets()
+        return self.tokens[cte.body].start, self.cursor.last_end
 
     def _step(self, at: int) -> int:
         """Handle the token at `at`; the index of the next one to handle."""

@@ -30,6 +30,14 @@ from engine.distributed.select.inlined_ctes import with_inlined_ctes
         ),
         ("WITH t AS (SELECT * FROM t) SELECT * FROM t, d.t", "SELECT * FROM (SELECT * FROM t) AS `t`, d.t"),
         (
+            "WITH x AS (SELECT * FROM t), y AS (FROM x), t AS (SELECT * FROM y) SELECT * FROM t",
+            "SELECT * FROM (SELECT * FROM (FROM (SELECT * FROM t) AS `x`) AS `y`) AS `t`",
+        ),
+        (
+            "WITH t AS (SELECT 1), x AS (FROM t) SELECT * FROM x",
+            "SELECT * FROM (FROM (SELECT 1) AS `t`) AS `x`",
+        ),
+        (
             "SELECT * FROM (WITH x AS (SELECT 1) SELECT * FROM x) AS x UNION ALL SELECT * FROM x",
             "SELECT * FROM (SELECT * FROM (SELECT 1) AS `x`) AS x UNION ALL SELECT * FROM x",
         ),

@@ -401,6 +401,14 @@ def test_a_cte_can_read_the_table_of_its_own_name() -> None:
     assert with_default_database(sql, "shop") == expected
 
 
+def test_a_cte_can_read_a_table_through_others_before_it() -> None:
+    sql = (
+        "CREATE VIEW v AS WITH r AS (SELECT a FROM {0}t), t AS (SELECT a FROM r), u AS (FROM t) FROM u, r, t"
+    )
+    with_database = sql.replace("VIEW v", "VIEW shop.v").format("shop.")
+    assert with_default_database(sql.format(""), "shop") == with_database
+
+
 def test_objects_made_elsewhere_are_where_and_what_they_would_be_at_home(shop: Oracle) -> None:
     source = "SOURCE(CLICKHOUSE(TABLE 't'))"
     cases = [

@@ -113,3 +113,4 @@ WITH (SELECT groupArray(id) FROM extra) AS ids SELECT city, countIf(has(ids, id)
 SELECT sum(price) FROM events WHERE has((SELECT groupArray(id) FROM extra), id)
 SELECT (SELECT [3, 1, 2])[1 + id % 3] AS k, count() FROM events GROUP BY k ORDER BY k
 SELECT max(id + finalizeAggregation((SELECT sumState(id) FROM extra))) AS m FROM events
+WITH recent AS (SELECT * FROM events WHERE id > 9), events AS (SELECT id + 1 AS id FROM recent) SELECT min(id) AS m FROM events
