@@ -30,6 +30,7 @@ from pathlib import Path
 
 from engine.ddl.text import storable
 from engine.errors import Code, SqlError
+from engine.migrations.both_directions import where_it_turns
 from engine.migrations.errors import MigrationFilesError, Problem
 from engine.migrations.no_op import is_no_op
 from engine.migrations.options import Options, Scope, merged, parse_comment
@@ -70,7 +71,8 @@ class ScriptStatement:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One file. `is_there` is false of an up file that is missing: it has no statements."""
+    """One file. `is_there` is false of an up file that is missing: it has no statements. `no_ops` is how many
+    `SELECT 1;` stand in it, which are none either: they say that there is nothing to do."""
 
     path: Path
     direction: Direction
@@ -78,6 +80,7 @@ class Script:
     options: Options
     checksum: str
     is_there: bool = True
+    no_ops: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,22 +268,28 @@ def read_script(path: Path, direction: Direction) -> tuple[Script | None, list[P
 
 
 def parse_script(text: str, path: Path, direction: Direction) -> tuple[Script | None, list[Problem]]:
-    """The text of a file. Problems: text that cannot be tokenised, and options that cannot be read."""
+    """The text of a file. Problems: text that cannot be tokenised or holds both directions, and options that
+    cannot be read."""
     text = text.replace("\r\n", "\n")
     try:
         tokens = tokenize(text)
     except SqlError as error:
         return None, [Problem(str(path), _unclosed_line(text), "syntax", error.message, error.code)]
+    if turn := where_it_turns(text, tokens, direction.value):
+        return None, [Problem(str(path), turn[0], "both-directions", turn[1])]
     problems: list[Problem] = []
     file_options: list[Options] = []
     next_options: list[Options] = []
     statements: list[tuple[int, str, list[Token], Options]] = []
     current: list[Token] = []
     newlines = _NewLines(text)
+    no_ops = 0
 
     def end_statement() -> None:
+        nonlocal no_ops
         significant = [token for token in current if token.is_significant]
         if is_no_op(significant):
+            no_ops += 1
             next_options.clear()
         elif significant:
             first, last = significant[0], significant[-1]
@@ -337,6 +346,7 @@ def parse_script(text: str, path: Path, direction: Direction) -> tuple[Script | 
             ),
             options=base,
             checksum=file_checksum(text),
+            no_ops=no_ops,
         ),
         [],
     )

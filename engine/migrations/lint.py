@@ -53,6 +53,7 @@ RULES: dict[str, tuple[Severity, str]] = {
     "unreadable": (Severity.ERROR, "the file cannot be read"),
     "encoding": (Severity.ERROR, "the file is not UTF-8 text"),
     "syntax": (Severity.ERROR, "text that cannot be SQL"),
+    "both-directions": (Severity.ERROR, "a file of goose or dbmate that was not divided"),
     "options": (Severity.ERROR, "a comment with options that cannot be read"),
     "empty-migration": (Severity.ERROR, "an up file without statements"),
     "unknown-cluster": (Severity.ERROR, "no such cluster in the configuration"),
@@ -237,7 +238,7 @@ def _migration(migration: Migration) -> list[Finding]:
         return [_silenced(Finding(str(down.path), 0, "missing-up", message), down.options)]
     findings = []
     path = str(up.path)
-    if not up.statements:
+    if not up.statements and not up.no_ops:
         message = (
             "there is no statement in this file. If that is meant, say so in it: "
             '-- oncluster: allow=empty-migration reason="…"'

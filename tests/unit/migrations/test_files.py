@@ -45,7 +45,8 @@ def test_the_how_to_s_loop_makes_two_files_of_one_of_goose_or_dbmate(tmp_path: P
         tmp_path,
         {
             "00001_a.sql": f"-- +goose Up\n{CREATE};\n\n-- +goose Down\nDROP TABLE t;\n",
-            "20240101000000_b.sql": f"-- migrate:up\n{CREATE}\n\n-- migrate:down\nDROP TABLE u\n",
+            "00002_c.sql": f"-- +goose up\n{CREATE};\n--+goose  DOWN \nDROP TABLE v;\n",
+            "20240101000000_b.sql": f"-- migrate:up\n{CREATE}\n\n--migrate:down x:y\nDROP TABLE u\n",
         },
     )
     subprocess.run(["bash", "-c", loop], cwd=path, check=True, timeout=60)
@@ -55,7 +56,35 @@ def test_the_how_to_s_loop_makes_two_files_of_one_of_goose_or_dbmate(tmp_path: P
         for of in (migration.up, migration.down)
         if of is not None
     ]
-    assert found == [[CREATE], ["DROP TABLE t"], [CREATE], ["DROP TABLE u"]]
+    assert found == [[CREATE], ["DROP TABLE t"], [CREATE], ["DROP TABLE v"], [CREATE], ["DROP TABLE u"]]
+
+
+@pytest.mark.parametrize(
+    "marker", ["-- +goose Down", "-- +goose down ", "--+goose\tDOWN", "-- migrate:down", "-- migrate:down x"]
+)
+@pytest.mark.parametrize("end", [";", ""])
+def test_a_file_that_was_renamed_and_holds_both_directions_is_refused(
+    tmp_path: Path, marker: str, end: str
+) -> None:
+    text = f"{CREATE}{end}\n\n{marker}\nDROP TABLE t;\n"
+    assert problems_of(tmp_path, {"1_a.up.sql": text}) == [("1_a.up.sql", 3, "both-directions")]
+
+
+def test_a_down_file_that_begins_with_the_way_up_is_refused(tmp_path: Path) -> None:
+    files = {"1_a.up.sql": CREATE, "1_a.down.sql": f"-- migrate:up\n{CREATE};\n-- migrate:down\nDROP TABLE t"}
+    assert problems_of(tmp_path, files) == [("1_a.down.sql", 1, "both-directions")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"-- +goose NO TRANSACTION\n-- +goose Up\n{CREATE};\n-- +goose Down\n-- nothing",
+        f"-- migrate:up\n{CREATE};\n\n-- migrate:down\n",
+        f"-- see the +goose Down of before\n{CREATE};",
+    ],
+)
+def test_a_marker_behind_which_nothing_of_the_other_direction_stands_does_no_harm(text: str) -> None:
+    assert [statement.sql for statement in script(text).statements] == [CREATE]
 
 
 def script(text: str) -> Script:
