@@ -11,10 +11,13 @@ import re
 
 from engine.sql import TokenKind, tokenize
 
-_PIECES = re.compile(
+_BOUNDARY = re.compile(
     r", | (?=\(`)| (?=(?:ENGINE|PARTITION BY|PRIMARY KEY|ORDER BY|TTL|SETTINGS|AS|FROM|WHERE|GROUP BY) )"
 )
-"""Between two columns or clauses of a definition."""
+"""Between two columns or clauses of a definition, outside of the brackets of a type, a codec or a call."""
+_LISTS = ("(`", "(SELECT ")
+"""How a bracket begins that holds columns or clauses: of a table, of a subquery."""
+_NAME = re.compile(r"`[^`]*`|\S+")
 _WITHOUT_ORDER = ("INDEX ", "PROJECTION ", "CONSTRAINT ")
 
 
@@ -26,13 +29,55 @@ def means_the_same(left: str | None, right: str | None) -> bool:
 
 
 def changes(expected: str, found: str) -> list[str]:
-    """What differs between two definitions, which may have hundreds of columns: a line for each piece."""
-    left, right = _PIECES.split(expected), _PIECES.split(found)
-    lines = []
+    """What differs between two definitions, which may have hundreds of columns: a line for each piece. One
+    that is there in both, at another place, is shown with the piece before it."""
+    left, right = _pieces(expected), _pieces(found)
+    gone, come = [], []
     for tag, i1, i2, j1, j2 in difflib.SequenceMatcher(None, left, right, autojunk=False).get_opcodes():
         if tag != "equal":
-            lines += [f"  - {piece}" for piece in left[i1:i2]] + [f"  + {piece}" for piece in right[j1:j2]]
-    return lines
+            gone.append(range(i1, i2))
+            come.append(range(j1, j2))
+    moved = {left[at] for span in gone for at in span} & {right[at] for span in come for at in span}
+
+    def line(sign: str, pieces: list[str], at: int) -> str:
+        before = _NAME.match(pieces[at - 1]) if pieces[at] in moved and at else None
+        return f"  {sign} {pieces[at]}" + (f"   (behind {before[0]})" if before else "")
+
+    return [
+        shown
+        for before, after in zip(gone, come, strict=True)
+        for shown in [line("-", left, at) for at in before] + [line("+", right, at) for at in after]
+    ]
+
+
+def _pieces(definition: str) -> list[str]:
+    inside = _insides(definition)
+    pieces, begin = [], 0
+    for boundary in _BOUNDARY.finditer(definition):
+        if not inside[boundary.start()]:
+            pieces.append(definition[begin : boundary.start()])
+            begin = boundary.end()
+    return [_without_list(piece) for piece in [*pieces, definition[begin:]]]
+
+
+def _without_list(piece: str) -> str:
+    """Without the bracket of the list that it begins or ends: any column may be the first or the last."""
+    piece = piece[piece.startswith("(`") :]
+    return piece.removesuffix(")") if piece.count(")") > piece.count("(") else piece
+
+
+def _insides(definition: str) -> bytearray:
+    """Of each character, whether it stands in a bracket that is no list, or in a quoted text or name."""
+    inside = bytearray(len(definition))
+    brackets: list[bool] = []
+    for token in tokenize(definition):
+        if token.kind is TokenKind.PUNCTUATION and token.text == "(":
+            brackets.append(not definition.startswith(_LISTS, token.start))
+        elif token.kind is TokenKind.PUNCTUATION and token.text == ")" and brackets:
+            brackets.pop()
+        if any(brackets) or token.kind in (TokenKind.STRING, TokenKind.IDENTIFIER):
+            inside[token.start : token.end] = b"\1" * len(token.text)
+    return inside
 
 
 def _parts(definition: str) -> tuple[str, list[str], list[str], str]:
