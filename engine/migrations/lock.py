@@ -18,7 +18,8 @@ Safety argument.
    lease to two. A SESSION holder's `alive` node is made in the transaction that gives it the lease: whoever
    sees the lease held and no such node sees a holder whose session is over.
 2. The fence is one more than the greatest that Keeper or the ledger knows, so it rises even when Keeper lost
-   its data. The ledger takes no write under a lesser one (M3). What is sent to the DDL queue is checked
+   its data. The ledger takes no write under a lesser one (M3), so a run whose lease has a lesser one, because
+   it went on for a while in another Keeper, takes it anew. What is sent to the DDL queue is checked
    against the version of `lease` in the same transaction (`Lease.guard`), so a holder that slept cannot send
    either.
 3. After a lost answer the lease is read again: a nonce tells whether it is ours.
@@ -186,11 +187,12 @@ async def acquire(keeper: Keeper, base: str, claim: Claim, *, env: Env) -> Lease
             return Lease(base, version, found)
         if not claim.adopt_ledger:
             check_ledger(found, ledger_id=claim.ledger_id, ledger_url=claim.ledger_url)
-        if found.is_held and found.run_id == claim.run_id and found.binding is claim.binding is Binding.TTL:
+        is_own = found.run_id == claim.run_id and found.binding is claim.binding is Binding.TTL
+        if is_own and found.fence >= claim.ledger_max_fence:
             lease = Lease(base, version, found)
             await renew(keeper, lease)
             return lease
-        if found.is_held and await _is_alive(keeper, base, found):
+        if found.is_held and not is_own and await _is_alive(keeper, base, found):
             if found.binding is Binding.TTL or env.monotonic_s() >= patient_until_s:
                 raise _busy(found)
             await env.sleep(_PAUSE_S)

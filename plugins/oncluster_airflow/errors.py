@@ -1,7 +1,7 @@
 """How tasks fail, and what Airflow does then.
 
-    OnclusterError.Unavailable, .UnknownOutcome    Airflow retries the task; a retry attaches, it repeats
-    nothing everything else                                not retried:
+    OnclusterError.Unavailable, .UnknownOutcome    Airflow tries again; what was sent is attached to
+    everything else                                not retried:
       DDLFailed       a host refused the statement
       DDLAbandoned    a person said that some hosts will never do it; the others have done it
       DDLTimeout      the time is over; the statement is still in the queue and hosts go on with it

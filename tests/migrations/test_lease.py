@@ -12,6 +12,7 @@ import pytest
 
 from engine.errors import Busy, ConnectionLoss, OnclusterError, SessionExpired
 from engine.keeper.base import Create, Op
+from engine.keeper.memory import MemoryKeeperServer
 from engine.migrations import lock
 from engine.migrations.drive import drive
 from engine.migrations.errors import LedgerCorrupt, MigrationRefused, StaleFence
@@ -125,6 +126,26 @@ def test_a_run_of_several_processes_re_enters_its_lock_and_keeps_its_fence(tmp_p
             fences.add(lease.fence)
             await keeper.close()
         assert fences == {1}
+
+    in_world(tmp_path, scenario)
+
+
+def test_a_run_that_went_on_in_another_keeper_takes_its_lock_anew_when_it_is_back(tmp_path: Path) -> None:
+    """Airflow's connection named a wrong Keeper for a while; tasks of the run were cleared then and now."""
+
+    async def scenario(world: World) -> None:
+        # 1. r begins. 2. It enters in another Keeper, under a greater fence. 3. It is back: the ledger takes
+        # nothing under the first fence any more. 4. What it does now is taken, and nobody else may begin.
+        here, elsewhere = await world.server.connect(), await MemoryKeeperServer(world.env).connect()
+        for keeper in (here, elsewhere):
+            lease = await lock.acquire(keeper, BASE, claim(world, "r", Binding.TTL), env=world.env)
+            world.ledger.register_fence(world.cluster, lease.fence, run_id="r", holder="holder of r")
+        assert lease.fence == 2
+        back = await lock.acquire(here, BASE, claim(world, "r", Binding.TTL), env=world.env)
+        world.ledger.register_fence(world.cluster, back.fence, run_id="r", holder="holder of r")
+        assert back.fence == 3
+        with pytest.raises(Busy, match="holder of r"):
+            await lock.acquire(here, BASE, claim(world, "other", Binding.TTL), env=world.env)
 
     in_world(tmp_path, scenario)
 
