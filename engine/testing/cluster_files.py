@@ -121,14 +121,29 @@ def macros_of(host: str, topology: Topology) -> dict[str, str]:
     """Macros for a node for which the file has none as `macros_<host>`: `replica`, and `<cluster>_shard`
     with two digits for each cluster that it is in.
 
-    Of a cluster's name a trailing `_cluster` is left out: order_cluster gives `order_shard`.
+    Of a cluster's name a trailing `_cluster` is left out: order_cluster gives `order_shard`. The names that
+    most migrations use are there where they can only mean one thing: `shard`, where no host is in different
+    shards of two clusters, and `cluster`, where there is one.
     """
     macros = {"replica": host}
-    for cluster in topology.clusters.values():
-        for shard in cluster.shards:
-            if any(replica.host == host for replica in shard.replicas):
-                macros[f"{cluster.name.removesuffix('_cluster')}_shard"] = f"{shard.number:02d}"
+    for cluster, shard in _places(host, topology):
+        macros[f"{cluster.removesuffix('_cluster')}_shard"] = f"{shard:02d}"
+    hosts = {replica.host for cluster in topology.clusters.values() for replica in cluster.replicas}
+    if all(len({shard for _, shard in _places(each, topology)}) == 1 for each in hosts):
+        macros["shard"] = f"{_places(host, topology)[0][1]:02d}"
+    if len(topology.clusters) == 1:
+        macros["cluster"] = next(iter(topology.clusters))
     return macros
+
+
+def _places(host: str, topology: Topology) -> list[tuple[str, int]]:
+    """(cluster, number of the shard) of each shard that the host is in."""
+    return [
+        (cluster.name, shard.number)
+        for cluster in topology.clusters.values()
+        for shard in cluster.shards
+        if any(replica.host == host for replica in shard.replicas)
+    ]
 
 
 def clusters_xml(clusters: Mapping[str, list[list[str]]]) -> str:

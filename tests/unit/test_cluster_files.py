@@ -88,6 +88,26 @@ def test_macros_are_made_up_where_the_file_has_none(tmp_path: Path) -> None:
     assert load_node_config(files.node_config("b")).topology.macros["events_shard"] == "02"
 
 
+def test_the_macros_of_most_migrations_are_there_where_they_can_only_mean_one_thing(tmp_path: Path) -> None:
+    def macros(host: str, clusters: dict[str, list[list[str]]]) -> dict[str, str]:
+        cluster_file = tmp_path / "cluster.xml"
+        cluster_file.write_text(clusters_xml(clusters))
+        return macros_of(host, ClusterFiles(tmp_path / "run", cluster_file).topology())
+
+    one = {"shop_cluster": [["a"], ["b"]]}
+    assert macros("b", one) == {
+        "replica": "b",
+        "shop_shard": "02",
+        "shard": "02",
+        "cluster": "shop_cluster",
+    }
+    same = macros("b", one | {"logs": [["a"], ["b"]]})
+    assert same == {"replica": "b", "shop_shard": "02", "logs_shard": "02", "shard": "02"}
+    # c is in two shards: nobody has a `shard`, or the replicas of some tables would be those of others.
+    other = macros("b", one | {"logs": [["c", "a"], ["b", "c"]]})
+    assert "shard" not in other
+
+
 def test_a_file_without_clusters_is_refused(tmp_path: Path) -> None:
     cluster_file = tmp_path / "empty.xml"
     cluster_file.write_text("<clickhouse/>")
