@@ -39,6 +39,7 @@ def folder(tmp_path: Path, files: dict[str, str | bytes], name: str = "shop") ->
 
 
 def test_the_how_to_s_loop_makes_two_files_of_one_of_goose_or_dbmate(tmp_path: Path) -> None:
+    """However the marker is written, and with several sections; without a way down there is no file of it."""
     page = (Path(__file__).parents[3] / "docs/how-to/migrations.md").read_text()
     (loop,) = re.findall(r"```sh\n(for file in .*?)```", page, re.DOTALL)
     path = folder(
@@ -46,17 +47,26 @@ def test_the_how_to_s_loop_makes_two_files_of_one_of_goose_or_dbmate(tmp_path: P
         {
             "00001_a.sql": f"-- +goose Up\n{CREATE};\n\n-- +goose Down\nDROP TABLE t;\n",
             "00002_c.sql": f"-- +goose up\n{CREATE};\n--+goose  DOWN \nDROP TABLE v;\n",
+            "00003_d.sql": "-- migrate:up\nA;\n-- migrate:down\nB;\n-- migrate:up\nC;\n-- migrate:down\nD;\n",
+            "00004_e.sql": f"-- +goose Up\n{CREATE};\n",
             "20240101000000_b.sql": f"-- migrate:up\n{CREATE}\n\n--migrate:down x:y\nDROP TABLE u\n",
         },
     )
     subprocess.run(["bash", "-c", loop], cwd=path, check=True, timeout=60)
-    found = [
-        [statement.sql for statement in of.statements]
+    found = {
+        migration.version: [
+            None if of is None else [statement.sql for statement in of.statements]
+            for of in (migration.up, migration.down)
+        ]
         for migration in load_folder(path).migrations
-        for of in (migration.up, migration.down)
-        if of is not None
-    ]
-    assert found == [[CREATE], ["DROP TABLE t"], [CREATE], ["DROP TABLE v"], [CREATE], ["DROP TABLE u"]]
+    }
+    assert found == {
+        1: [[CREATE], ["DROP TABLE t"]],
+        2: [[CREATE], ["DROP TABLE v"]],
+        3: [["A", "C"], ["D", "B"]],
+        4: [[CREATE], None],
+        20240101000000: [[CREATE], ["DROP TABLE u"]],
+    }
 
 
 @pytest.mark.parametrize(
