@@ -163,7 +163,8 @@ class RemoteSession(KeeperSession, Generic[CallT]):
             self._patience.cancel()
         self._deadlines.fail_all(lambda: SessionExpired(f"Session {self._session_id:#x} is over"))
         if self._session_id:
-            log.info("keeper.session_over session=%#x", self._session_id)
+            level = logging.DEBUG if self._is_closing else logging.INFO  # its owner's word is no news
+            log.log(level, "keeper.session_over session=%#x", self._session_id)
         self._announce_end()
         self._let_go()
 

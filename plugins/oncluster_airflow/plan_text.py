@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from engine.migrations.model import StatementRef
 from engine.migrations.plan import Action, Plan, PlannedHost, PlannedMigration, PlannedStatement, Presence
 from engine.migrations.rehearse import Rehearsal
-from engine.wording import shortened
+from engine.wording import count, shortened
 from oncluster_airflow.markdown import fenced, inline
 from oncluster_airflow.outcomes import table
 
@@ -25,7 +25,7 @@ def refs_of(plan: Plan) -> list[StatementRef]:
 
 def plan_text(plan: Plan) -> str:
     """What would run on each host, statement by statement, then what is worth knowing."""
-    parts = [f"{plan.cluster}, {plan.direction}: {len(plan.statements)} statements"]
+    parts = [f"{plan.cluster}, {plan.direction}: {count(len(plan.statements), 'statement')}"]
     if plan.statements:
         parts.append(
             table(
@@ -76,7 +76,7 @@ def approval_question(plan: Plan) -> dict[str, str]:
         if statement.needs_approval
     ]
     body = [
-        f"**{len(plan.statements)} statements** are to run {plan.direction} on `{plan.cluster}`.",
+        f"To be run {plan.direction} on `{plan.cluster}`: **{count(len(plan.statements), 'statement')}**.",
         "These need approval:",
         *(_question(migration, statement) for migration, statement in pairs),
     ]

@@ -84,6 +84,18 @@ def test_a_run_whose_tasks_were_skipped_is_a_success_only_if_the_ledger_says_so(
     assert is_a_success(run, **states, verdict=verdict_of(run)) is expected
 
 
+@pytest.mark.parametrize(
+    ("state", "advice"), [("failed", "with `retry_failed`"), ("unfinished", "it attaches to that")]
+)
+def test_the_verdict_says_what_to_do_next(run: DagRun, state: str, advice: str) -> None:
+    """A statement that failed is not attached to: it is sent again only when somebody asks for it."""
+    from oncluster_airflow.errors import TaskRefused
+
+    run.xcoms = {("begin", "run"): BEGUN, ("close", "summary"): {"state": state, "note": "1.up on node03"}}
+    with pytest.raises(TaskRefused, match=f"The run is {state}: 1.up on node03.*{advice}"):
+        run.execute("verdict")
+
+
 def test_a_rejected_run_is_a_success(run: DagRun) -> None:
     from airflow.sdk.exceptions import DownstreamTasksSkipped
 

@@ -32,6 +32,7 @@ from engine.migrations.files import Direction
 from engine.migrations.model import Progress, Run, RunSummary, StatementRef
 from engine.migrations.runner import MigrationRunner
 from engine.migrations.states import Event, RunState
+from engine.wording import count
 from oncluster_airflow.cleared import closed_behind, is_alone
 from oncluster_airflow.errors import TaskRefused, as_airflow_error
 from oncluster_airflow.hooks.keeper import KeeperHook
@@ -145,7 +146,8 @@ class BeginOperator(MigrationOperator, SkipMixin):
         except OnclusterError as error:
             raise as_airflow_error(error) from error
         ti.xcom_push(key=RUN_KEY, value=Begun(run, manifest, shown).to_json())
-        self.log.info("begun: %d statements of %d migrations", len(run.refs), len(run.steps))
+        statements, migrations = count(len(run.refs), "statement"), count(len(run.steps), "migration")
+        self.log.info("begun: %s of %s", statements, migrations)
         self.skip(ti, tasks_outside(context["dag"], run))
 
 

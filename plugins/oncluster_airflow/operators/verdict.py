@@ -21,6 +21,13 @@ from oncluster_airflow.operators.begin import APPROVE_TASK, MANIFEST_KEY, PLAN_T
 from oncluster_airflow.operators.migration import SUMMARY_KEY
 
 _GOOD = frozenset({RunState.DONE, RunState.PARTIAL})
+_GOES_ON = "What was sent goes on; run the DAG again, and it attaches to that."
+_ADVICE = {
+    RunState.RUNNING: _GOES_ON,
+    RunState.UNFINISHED: _GOES_ON,
+    RunState.FAILED: "Nothing further is sent. Repair the cause, then run the DAG again with `retry_failed`, "
+    "or roll the migration back.",
+}
 
 
 class VerdictOperator(BaseOperator):
@@ -41,12 +48,11 @@ class VerdictOperator(BaseOperator):
         summary: Mapping[str, Any] | None = ti.xcom_pull(task_ids=self.close_task, key=SUMMARY_KEY)
         if summary is None:
             raise TaskRefused(f"Nobody knows how the run ended: `{self.close_task}` did not say. Clear it.")
-        if RunState(summary["state"]) not in _GOOD:
-            raise TaskRefused(
-                f"The run is {summary['state']}: {summary['note'] or 'it was ended before all was done'}. "
-                "What was sent goes on; run the DAG again, and it attaches to that."
-            )
-        return str(summary["state"])
+        state = RunState(summary["state"])
+        if state not in _GOOD:
+            note = summary["note"] or "it was ended before all was done"
+            raise TaskRefused(f"The run is {state}: {note}. {_ADVICE[state]}")
+        return state.value
 
 
 def _was_to_begin(context: Context) -> bool:
