@@ -2,7 +2,8 @@
 
 Safety argument.
 1. The word stands outside the queue's directory (`abandoned/<entry>`), with who gave it and why. `finished/`
-   and `active/` of the entry are not touched: for ClickHouse the host has not answered, which is true.
+   and `active/` of the entry are not touched: for ClickHouse the host has not answered, which is true. Only
+   an `active/<host>` that no session owns is removed, since nobody is behind it.
 2. It is written in one multi with a check that the entry is there. An entry that was removed meanwhile has a
    record of its outcomes; there *expired* of this host becomes *abandoned*, by the record's version.
 3. It counts for nothing as soon as the host says something itself: readers take `finished/` first, then
@@ -25,7 +26,7 @@ from engine.ddl.outcome import HostOutcome, HostState
 from engine.ddl.outcome_record import OutcomeRecord
 from engine.errors import BadVersion, Code, Corrupt, MultiFailed, NodeExists, NoNode, Refused
 from engine.keeper.base import Check, Create, Keeper, Op, SetData
-from engine.keeper.recipes import create_ancestors
+from engine.keeper.recipes import create_ancestors, remove_unowned
 from engine.names import HostId, QueuePaths
 
 _TRIES = 20
@@ -115,7 +116,9 @@ async def abandon(
         finished, active = await keeper.exists_many([paths.finished(entry, host), paths.active(entry, host)])
         if finished is not None:
             return Abandoning.HAS_OUTCOME
-        if active is not None:
+        if active is not None and (
+            active.ephemeral_owner or not await remove_unowned(keeper, paths.active(entry, host))
+        ):
             return Abandoning.ACTIVE
         path = paths.abandoned(entry)
         write: Op

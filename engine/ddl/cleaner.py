@@ -6,7 +6,7 @@ handled after it), never because it is finished, and for no other reason.
 Safety argument, per entry, oldest first.
 
 1. Leave it if `active` has children: somebody is executing. Leave it if another cleaner, of 18.16, holds
-   `lock`.
+   `lock`. A child that no session owns, of a copy of Keeper's tree, would keep it for ever, and goes first.
 2. Read what the hosts reported. A host of the list without outcome is *abandoned* if a person said so,
    else *expired*. An operator's cleaning (`Expiry.BY_AGE`) leaves entries that would expire by number only.
 3. One multi{check entry, remove active, remove shards/…, remove finished/…, remove finished, remove entry,
@@ -47,6 +47,7 @@ from engine.keeper.recipes import (
     create_ancestors,
     create_or_update,
     remove_recursive,
+    remove_unowned,
     try_remove,
 )
 from engine.lifetime import end_if_cancelled
@@ -298,6 +299,10 @@ class DDLCleaner:
                 return Removal.UNFINISHED, found.record.expired
             if dry_run:
                 return Removal.PLANNED, found.record.expired
+            if found.unowned:
+                for path in found.unowned:
+                    await remove_unowned(keeper, path)
+                continue
             ops = found.removal_ops()
             size = sum(len(op.path) + len(getattr(op, "data", b"")) + 40 for op in ops)
             if len(ops) > _MOST_OPS or size > _MOST_BYTES:
@@ -343,14 +348,17 @@ class DDLCleaner:
     # --- what else grows old ------------------------------------------------------------------------------
 
     async def _clean_replicas(self, keeper: Keeper, now_s: float, *, dry_run: bool) -> tuple[str, ...]:
-        """`replicas/<host_id>` without `active` for a day."""
+        """`replicas/<host_id>` without `active` for a day; and an `active` that no session owns."""
         try:
             names = (await keeper.children(self._paths.replicas_root)).names
         except NoNode:
             return ()
         stale = []
         stats = await keeper.exists_many([self._paths.replica(name) for name in names])
-        for name, stat in zip(names, stats, strict=True):
+        marks = await keeper.exists_many([self._paths.replica_active(name) for name in names])
+        for name, stat, mark in zip(names, stats, marks, strict=True):
+            if mark is not None and not mark.ephemeral_owner and not dry_run:
+                await remove_unowned(keeper, self._paths.replica_active(name))
             if stat is None or stat.num_children or stat.mtime_ms / 1000 + REPLICA_MAX_INACTIVE_S > now_s:
                 continue
             if dry_run or await try_remove(keeper, self._paths.replica(name)) is None:

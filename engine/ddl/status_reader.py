@@ -295,14 +295,17 @@ class StatusReader:
                 view.record(host, node.data, node.stat)
 
     async def _read_active(self, keeper: Keeper, view: _View, names: Sequence[str]) -> None:
+        """Nobody is behind one that no session owns, as a copy of Keeper's tree has it."""
         view.active = frozenset(names)
         new = [name for name in names if name not in view.started_ms]
         if not new:
             return
         stats = await keeper.exists_many([self._paths.active(view.name, name) for name in new])
         for name, stat in zip(new, stats, strict=True):
-            if stat is not None:
+            if stat is not None and stat.ephemeral_owner:
                 view.started_ms[name] = stat.ctime_ms
+            elif stat is not None:
+                view.active -= {name}
 
     async def _read_presence(self, keeper: Keeper, view: _View, *, watch: Watch | None) -> None:
         """Which unfinished hosts are away, and which need not be waited for.

@@ -25,11 +25,12 @@ class Hindrance(enum.Enum):
 @dataclass(frozen=True, slots=True)
 class FoundEntry:
     """An entry with everything below it, and what is to be recorded of it. `below` are paths, parents before
-    children."""
+    children; `unowned` are those below `active` that no session owns, as a copy of Keeper's tree has them."""
 
     name: str
     path: str
     below: tuple[str, ...]
+    unowned: tuple[str, ...]
     record: OutcomeRecord
     write_record: tuple[Op, ...]
 
@@ -49,8 +50,8 @@ async def survey(keeper: Keeper, paths: QueuePaths, name: str) -> FoundEntry | H
     path, finished = paths.entry(name), paths.finished(name) + "/"
     node = await keeper.get(path)
     tree = await _descendants(keeper, path)
-    active = paths.active(name)
-    if any(below.startswith(active + "/") for below in tree):
+    claims = [below for below in tree if below.startswith(paths.active(name) + "/")]
+    if any(stat is None or stat.ephemeral_owner for stat in await keeper.exists_many(claims)):
         return Hindrance.ACTIVE
     if f"{path}/lock" in tree:
         lock = await keeper.exists(f"{path}/lock")
@@ -79,7 +80,7 @@ async def survey(keeper: Keeper, paths: QueuePaths, name: str) -> FoundEntry | H
         write: Op = SetData(paths.outcome(name), record.to_bytes(), earlier.stat.version)
     else:
         write = Create(paths.outcome(name), record.to_bytes())
-    return FoundEntry(name, path, tuple(tree), record, (*word, write))
+    return FoundEntry(name, path, tuple(tree), tuple(claims), record, (*word, write))
 
 
 async def _descendants(keeper: Keeper, path: str) -> list[str]:

@@ -56,6 +56,22 @@ def test_the_queue_itself_says_what_it_said_before() -> None:
     run(main)
 
 
+def test_a_host_whose_active_no_session_owns_is_not_executing() -> None:
+    """It would be executing for ever, and nobody could say that it is gone."""
+
+    async def main(bench: Bench) -> None:
+        await bench.submit(CREATE)
+        await (await bench.keeper()).create(PATHS.active(ENTRY, host("b")))
+        status = await (await bench.client()).status(ENTRY)
+        assert status.outcome(host("b")).state is HostState.WAITING
+        assert status.num_active == 0
+        assert await say(bench, "b") is Abandoning.ABANDONED
+        status = await (await bench.client()).status(ENTRY)
+        assert status.outcome(host("b")).state is HostState.ABANDONED
+
+    run(main)
+
+
 def test_a_host_that_comes_back_after_all_is_done_and_not_abandoned() -> None:
     async def main(bench: Bench) -> None:
         await bench.submit(CREATE)

@@ -123,6 +123,40 @@ def test_an_entry_that_somebody_executes_stays() -> None:
     run(main)
 
 
+def test_what_no_session_owns_keeps_no_entry_and_shows_no_host() -> None:
+    """Copied by a tool that makes everything anew as it stands, of a host that never comes back."""
+
+    async def main(bench: Bench) -> None:
+        await submit(bench, 1)
+        keeper = await bench.keeper()
+        await keeper.create(PATHS.active("query-0000000000", host("a")))
+        await keeper.create(PATHS.active("query-0000000000", host("b")))
+        await create_ancestors(keeper, PATHS.replica_active(host("a")))
+        await keeper.create(PATHS.replica_active(host("a")))
+        await bench.env.sleep(7 * DAY_S + 10)
+        assert (await clean(bench, dry_run=True)).entries[0].removal is Removal.PLANNED
+        assert await keeper.exists(PATHS.replica_active(host("a"))) is not None
+        assert (await clean(bench)).entries[0].removal is Removal.REMOVED
+        assert await keeper.exists(PATHS.replica_active(host("a"))) is None
+        status = await (await bench.client()).status("query-0000000000")
+        assert [o.state for o in status.hosts] == [HostState.EXPIRED, HostState.EXPIRED]
+
+    run(main)
+
+
+def test_one_that_executes_beside_what_no_session_owns_keeps_the_entry() -> None:
+    async def main(bench: Bench) -> None:
+        await submit(bench, 1)
+        keeper = await bench.keeper()
+        await keeper.create(PATHS.active("query-0000000000", host("a")))
+        await keeper.create(PATHS.active("query-0000000000", host("b")), mode=CreateMode.EPHEMERAL)
+        await bench.env.sleep(7 * DAY_S + 10)
+        assert (await clean(bench)).entries[0].removal is Removal.ACTIVE
+        assert len(await entries(bench)) == 1
+
+    run(main)
+
+
 def test_an_entry_that_a_cleaner_of_18_16_has_locked_is_left_to_it() -> None:
     async def main(bench: Bench) -> None:
         await submit(bench, 1)
