@@ -18,7 +18,7 @@ from engine.names import quote_string
 from engine.node.databases.begun import BegunEntry
 from engine.node.databases.definition_places import select_of
 from engine.node.databases.local_database import QUIET, LocalDatabase, is_plain, not_loaded
-from engine.node.databases.moments import Moment, moment_of, opposite_of, renamed_back
+from engine.node.databases.moments import Moment, detached_again, moment_of, opposite_of, renamed_back
 from engine.node.databases.replacement import Replacement
 from engine.node.databases.rewriting import from_log, left_empty
 from engine.node.databases.texts import uuid_of
@@ -114,12 +114,17 @@ class LoggedStatements:
                 await self._database.carry_out(sql, settings)
 
     def is_effect_of(self, number: int, query: str, digest: int) -> bool:
-        """What is here shows what was before RENAME, EXCHANGE and CREATE; of others it was written down."""
+        """What is here shows what was before RENAME, EXCHANGE, CREATE, ATTACH; else it was written down."""
         statement = parse_statement(from_log(query, self._database.name))
         texts = self._database.texts()
         if digest_of(texts) == digest:
             return False  # there is no effect
-        for before in (self.before_create(query), renamed_back(statement, texts)):
+        from_here = (
+            self.before_create(query),
+            renamed_back(statement, texts),
+            detached_again(statement, texts),
+        )
+        for before in from_here:
             if before is not None and digest_of(before) == digest:
                 return True
         is_there = bool(statement.tables) and statement.tables[0].table in texts

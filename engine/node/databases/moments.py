@@ -34,6 +34,8 @@ _CREATES = frozenset(
     }
 )
 
+_ATTACHES = frozenset({_K.ATTACH_TABLE, _K.ATTACH_VIEW, _K.ATTACH_DICTIONARY})
+
 
 class Moment(enum.Enum):
     """See above."""
@@ -75,6 +77,14 @@ def renamed_back(statement: Statement, texts: Mapping[str, str]) -> Mapping[str,
     return before
 
 
+def detached_again(statement: Statement, texts: Mapping[str, str]) -> Mapping[str, str] | None:
+    """Definitions before an ATTACH of what was detached, which `texts` are behind; None for others."""
+    if statement.kind not in _ATTACHES or statement.uuid is not None:
+        return None
+    name = statement.tables[0].table
+    return {other: text for other, text in texts.items() if other != name} if name in texts else None
+
+
 def opposite_of(sql: str, statement: Statement, new: list[TableName]) -> list[str]:
     """Statements that undo one of BEHIND, where something does. `new` are the tables that it has made."""
     match statement.kind:
@@ -85,7 +95,7 @@ def opposite_of(sql: str, statement: Statement, new: list[TableName]) -> list[st
             return [f"RENAME {what} {to.quoted} TO {was.quoted}" for was, to in reversed(pairs)]
         case _K.EXCHANGE_TABLES | _K.EXCHANGE_DICTIONARIES:
             return [sql]
-        case _K.ATTACH_TABLE | _K.ATTACH_VIEW | _K.ATTACH_DICTIONARY if not _has_definition(sql):
+        case kind if kind in _ATTACHES and not _has_definition(sql):
             what = statement.kind.value.partition(" ")[2]
             return [f"DETACH {what} {statement.tables[0].quoted} PERMANENTLY"]
         case kind if kind in _CREATES and (not statement.or_replace or statement.tables[0] in new):

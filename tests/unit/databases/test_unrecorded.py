@@ -116,6 +116,14 @@ def test_what_was_made_tells_what_was_before(
     assert logged(tmp_path, before, {}).before_create(query) is None
 
 
+def test_what_was_attached_tells_what_was_before(tmp_path: Path) -> None:
+    before, after = {"p": OLD}, {"p": OLD, "t": NEW}
+    for query in ("ATTACH TABLE t", "ATTACH VIEW t", "ATTACH DICTIONARY t"):
+        assert logged(tmp_path, after, {}).is_effect_of(7, query, digest_of(before))
+        assert not logged(tmp_path, after, {}).is_effect_of(7, query, digest_of({}))
+        assert not logged(tmp_path, before, {}).is_effect_of(7, query, digest_of(before))
+
+
 def test_of_what_was_dropped_it_was_written_down_what_else_there_was(tmp_path: Path) -> None:
     before, after = {"p": OLD, "t": NEW}, {"p": OLD}
     BegunEntry(tmp_path / "begun").alters(7, digest_of(before), digest_of(after))
