@@ -10,6 +10,7 @@ Source: ClickHouse's DatabaseReplicated::recoverLostReplica.
 
 from __future__ import annotations
 
+import enum
 import logging
 import re
 from collections.abc import Mapping, Sequence
@@ -32,6 +33,14 @@ log = logging.getLogger(__name__)
 _ATTEMPTS = 10
 _UUID = re.compile(r" UUID '([0-9a-f-]{36})'")
 _INNER = re.compile(r" TO INNER UUID '([0-9a-f-]{36})'")
+
+
+class Kept(enum.Enum):
+    """What is not dropped of a table that has to go, but moved aside."""
+
+    FILES = "files, as in ClickHouse"
+    ROWS = "rows"
+    """Of one that was made here, and that nobody was told of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +121,9 @@ async def recover(keeper: Keeper, replica: DatabaseReplica, *, log_ptr: int) -> 
     return snapshot.max_log_ptr
 
 
-async def make_definitions(replica: DatabaseReplica, wanted: Mapping[str, str], number: int) -> None:
+async def make_definitions(
+    replica: DatabaseReplica, wanted: Mapping[str, str], number: int, kept: Kept = Kept.FILES
+) -> None:
     """Those of entry `number`; can be done again. Raises SqlError 571 when too much would have to go, and
     what the schema says."""
     schema, name = replica.schema, replica.name
@@ -129,7 +140,10 @@ async def make_definitions(replica: DatabaseReplica, wanted: Mapping[str, str], 
     )
     views = [table for table in plan.aside if not _is_table(local[table])]
     for table in [*views, *(table for table in plan.aside if table not in views)]:
-        await _put_aside(replica.env, schema, table, local, number)
+        if await _is_kept(schema, table, local, kept):
+            await _put_aside(replica.env, schema, table, local, number)
+        else:
+            await schema.drop(table)
     for table, _ in plan.renames:
         await schema.rename(table, _between(table))
     for table, new_name in plan.renames:
@@ -137,18 +151,29 @@ async def make_definitions(replica: DatabaseReplica, wanted: Mapping[str, str], 
     await _create_missing(schema, wanted)
 
 
+async def _is_kept(schema: LocalSchema, name: str, local: Mapping[str, str], kept: Kept) -> bool:
+    """A view for the table that it has for its own, unless that is replicated and goes or stays by itself."""
+    has = schema.has_data if kept is Kept.FILES else schema.has_rows
+    if _inner(local[name]) is None:
+        return await has(name)
+    own = _own_table(name, local)
+    return own is None or (not schema.replicates(local[own]) and await has(own))
+
+
 async def _put_aside(env: Env, schema: LocalSchema, name: str, local: Mapping[str, str], number: int) -> None:
-    text, inner = local[name], _inner(local[name])
-    if inner is None:
-        has_rows = await schema.has_data(name)
-    else:
-        has_rows = not any(_uuid(other) == inner and schema.replicates(other) for other in local.values())
-    if not has_rows:
-        await schema.drop(name)
-        return
+    """Of a view the table that it has for its own, under the view's name. The view would go on taking what is
+    inserted where it reads, and refuse it when it does not find its table in the other database."""
+    table = name if _inner(local[name]) is None else _own_table(name, local)
     new_name = f"{name}_{number}_{env.rng.randrange(1000)}"
-    log.warning("databases.moved_aside table=%s to=%s", name, new_name)
-    await schema.move_aside(name, new_name, replicated=schema.replicates(text))
+    if table is not None:
+        log.warning("databases.moved_aside table=%s to=%s", name, new_name)
+        await schema.move_aside(table, new_name, replicated=schema.replicates(local[table]))
+    if table == name:
+        return
+    if await schema.has_data(name):  # it could not be loaded
+        await schema.move_aside(name, new_name, replicated=False)
+    else:
+        await schema.drop(name)
 
 
 async def _create_missing(schema: LocalSchema, texts: Mapping[str, str]) -> None:
@@ -206,6 +231,11 @@ def _between(name: str) -> str:
 def _uuid(text: str) -> str | None:
     found = _UUID.search(text.partition("\n")[0])
     return found[1] if found else None
+
+
+def _own_table(view: str, local: Mapping[str, str]) -> str | None:
+    inner = _inner(local[view])
+    return next((name for name, text in local.items() if _uuid(text) == inner), None)
 
 
 def _inner(text: str) -> str | None:

@@ -67,7 +67,7 @@ class LocalSchema(Protocol):
 
     def before_create(self, query: str) -> Mapping[str, str] | None:
         """The definitions before a statement that has made a table here, by what is here; None of any other
-        one."""
+        one, also of an ATTACH."""
         ...
 
     async def take_back(self, query: str) -> None:
@@ -91,6 +91,10 @@ class LocalSchema(Protocol):
 
     async def has_data(self, name: str) -> bool:
         """Whether it has files of its own on the disk."""
+        ...
+
+    async def has_rows(self, name: str) -> bool:
+        """Whether it has rows, as far as anybody can tell: files of which that is not known count."""
         ...
 
     async def move_aside(self, name: str, new_name: str, *, replicated: bool) -> None:

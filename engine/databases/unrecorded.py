@@ -8,7 +8,7 @@ effect and nothing else (`LocalSchema.is_effect_of`).
 Safety argument. Another replica's entry was committed when it was begun: with the proof it is done, and has
 only to be recorded. An own entry may be committed yet, as long as its `try` is there; that goes first, and
 what was not committed then never will be: it is taken back, and a table that it has made is put aside as in a
-recovery, since somebody may have written into it. Without a proof nothing is done here.
+recovery if somebody has written into it. Without a proof nothing is done here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 
 from engine.databases.cluster import is_there
-from engine.databases.recovery import make_definitions
+from engine.databases.recovery import Kept, make_definitions
 from engine.databases.replica import DatabaseReplica
 from engine.ddl.entry import DDLLogEntry
 from engine.errors import MalformedEntry, OnclusterError
@@ -56,7 +56,7 @@ async def find_unrecorded(keeper: Keeper, replica: DatabaseReplica) -> int:
         if before is None:
             await schema.take_back(entry.query)
         else:
-            await make_definitions(replica, before, number)
+            await make_definitions(replica, before, number, Kept.ROWS)
     except OnclusterError as error:
         log.error("databases.not_taken_back database=%s error=%s", replica.name, error)
     return 0

@@ -538,6 +538,66 @@ def test_what_a_replica_did_last_before_it_was_killed_is_no_reason_to_recover(
     eventually(lambda: len(three.digests(d)), 1)
 
 
+def uncommitted(three: Three, d: str, *statements: str) -> None:
+    """As if n1, the only replica, had ended after the effect of the first of these statements, and before its
+    commit."""
+    root = f"/databases/{d}"
+    pointers = [f"{root}/max_log_ptr", f"{root}/replicas/s1|n1/log_ptr", f"{root}/replicas/s1|n1/digest"]
+    before = {path: three.value(path) for path in pointers}
+    tables = set(three.children(f"{root}/metadata"))
+    for sql in statements:
+        three.n1.query(sql)
+    entry = f"{root}/log/{three.children(f'{root}/log')[-1]}"
+    made = set(three.children(f"{root}/metadata")) - tables
+    three.call(three.local.node("n1").kill9())
+    for path, value in before.items():
+        three.call(three.put(path, value))
+    for path in [f"{root}/metadata/{name}" for name in made]:
+        three.call(three.without(path))
+    for leaf in ("committed", "finished/s1|n1", "synced/s1|n1"):
+        three.call(three.without(f"{entry}/{leaf}"))
+    three.call(three.local.node("n1").start())
+    three.n1.query(f"SYSTEM SYNC DATABASE REPLICA {d}")
+
+
+@pytest.mark.parametrize("engine", ["MergeTree", "ReplicatedMergeTree"])
+def test_rows_of_an_attach_that_was_not_committed_are_where_they_were(three: Three, engine: str) -> None:
+    d = three.database(three.n1)
+    three.n1.query(f"CREATE TABLE {d}.p (k UInt64) ENGINE = {engine} ORDER BY k")
+    three.n1.query(f"INSERT INTO {d}.p VALUES (1)")
+    three.n1.query(f"DETACH TABLE {d}.p PERMANENTLY")
+    uncommitted(three, d, f"ATTACH TABLE {d}.p")
+    assert three.n1.query(f"SHOW TABLES FROM {d}") == ""
+    assert three.n1.query(f"SHOW DATABASES LIKE '{d}_broken%'") == ""
+    three.n1.query(f"ATTACH TABLE {d}.p")
+    assert three.n1.query(f"SELECT k FROM {d}.p") == "1\n"
+
+
+@pytest.mark.parametrize(
+    "create",
+    [
+        "CREATE TABLE {d}.p (k UInt64) ENGINE = MergeTree ORDER BY k",
+        "CREATE TABLE {d}.p (k UInt64) ENGINE = ReplicatedMergeTree ORDER BY k",
+        "CREATE TABLE {d}.p (k UInt64) ENGINE = Log",
+        "CREATE MATERIALIZED VIEW {d}.p ENGINE = MergeTree ORDER BY k AS SELECT k FROM {d}.own",
+    ],
+)
+def test_of_a_table_that_was_not_committed_only_rows_are_kept(three: Three, create: str) -> None:
+    d = three.database(three.n1)
+    three.n1.query(f"CREATE TABLE {d}.own (k UInt64) ENGINE = MergeTree ORDER BY k")
+    uncommitted(three, d, create.format(d=d))
+    assert three.n1.query(f"SHOW TABLES FROM {d}") == "own\n"
+    assert three.n1.query(f"SHOW DATABASES LIKE '{d}_broken%'") == ""
+    source = "own" if "VIEW" in create else "p"
+    uncommitted(three, d, create.format(d=d), f"INSERT INTO {d}.{source} VALUES (1)")
+    assert three.n1.query(f"SHOW TABLES FROM {d}") == "own\n"
+    [broken] = three.n1.query(f"SHOW DATABASES LIKE '{d}_broken%'").split()
+    [name] = three.n1.query(f"SHOW TABLES FROM {broken} LIKE 'p%'").split()
+    assert three.n1.query(f"SELECT k FROM {broken}.{name}") == "1\n"
+    three.n1.query(f"INSERT INTO {d}.own VALUES (2)")
+    assert three.n1.query(f"SELECT k FROM {broken}.{name}") == "1\n", "no view takes anything there"
+
+
 def test_a_replica_that_differs_is_put_right_and_nothing_with_rows_is_lost(three: Three) -> None:
     d = three.database()
     for name in ("changed", "kept"):

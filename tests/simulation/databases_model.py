@@ -181,6 +181,9 @@ class ModelSchema:
     async def has_data(self, name: str) -> bool:
         return True
 
+    async def has_rows(self, name: str) -> bool:
+        return True
+
     async def move_aside(self, name: str, new_name: str, *, replicated: bool) -> None:
         self._process.gate()
         self._disk.aside.append(new_name)

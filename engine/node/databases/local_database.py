@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from engine.config.model import User
 from engine.ddl.attempt import Fence
 from engine.errors import Code, SqlError
-from engine.names import TableName
+from engine.names import TableName, quote_string
 from engine.node.databases.planning import AlterPlanner
 from engine.node.databases.texts import SchemaTexts
 from engine.node.replicated.rows.dropped_columns import DroppedColumns
@@ -76,6 +76,18 @@ class LocalDatabase:
             return True
         found = await self.shell.local.named(whole)
         return found is not None and bool(found.data_paths)
+
+    async def has_rows(self, name: str) -> bool:
+        """Whether a table has rows, or files that may be some: detached parts, what nobody counts."""
+        if not await self.has_data(name):
+            return False
+        is_it = f"database = {quote_string(self.name)} AND"
+        empty = await self.shell.local.rows(
+            f"SELECT name FROM system.tables WHERE {is_it} name = {quote_string(name)} "
+            "AND total_rows = 0 AND NOT EXISTS (SELECT 1 FROM system.detached_parts "
+            f"WHERE {is_it} table = {quote_string(name)})"
+        )
+        return not empty
 
     async def run(self, sql: str, settings: Mapping[str, str] | None = None) -> None:
         """A statement that names databases itself. Raises SqlError."""

@@ -49,6 +49,9 @@ class ChdbSchema:
     async def has_data(self, name: str) -> bool:
         return await self._database.has_data(name)
 
+    async def has_rows(self, name: str) -> bool:
+        return await self._database.has_rows(name)
+
     async def runs_once_per_shard(self, query: str) -> bool:
         statement = parse_statement(query)
         if not runs_once_per_shard(statement) or not statement.tables:
