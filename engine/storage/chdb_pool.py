@@ -35,6 +35,7 @@ from engine.storage.layout import LOCAL_DATABASE, ChdbSettings, prepare
 from engine.storage.native_blocks import of_revision
 from engine.storage.orphans import set_orphans_aside
 from engine.storage.scope import QueryResult, Scope
+from engine.storage.shadowed_functions import shadow_functions
 from engine.storage.statement_text import sendable
 from engine.storage.whole_databases import load_whole
 from engine.storage.workloads import make_workloads
@@ -119,6 +120,7 @@ class ChdbPool:
         # With its own handlers a chDB that crashes hangs for minutes instead of ending the process.
         chdb.set_signal_handlers_enabled(False)
         register(chdb)
+        shadow_functions(chdb)
         self._connect = chdb.connect
         self._anchor = self._new_connection(connection_string)
         anchor = self._anchor

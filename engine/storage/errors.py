@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from engine.errors import Code, SqlError
+from engine.storage.shadowed_functions import refusal_of
 
 T = TypeVar("T")
 
@@ -38,7 +39,7 @@ def sql_error(text: str) -> SqlError:
         period = "." if "." in tail.group().split("(", 1)[0] else ""
         name = tail.group(1) or name
         message = message[: tail.start()]
-    return SqlError(code, _TRACE.sub("", message).strip() + period, name=name)
+    return refusal_of(message) or SqlError(code, _TRACE.sub("", message).strip() + period, name=name)
 
 
 def translated(function: Callable[[], T]) -> T:

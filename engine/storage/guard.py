@@ -1,8 +1,9 @@
 """Statements that chDB must not be given, because in a node they would do more than on a server.
 
 chDB takes itself for a program of the person who calls it: it reads any file and runs any command that a
-statement names. Table functions over files are refused by its grants; everything else is looked for here, in
-the text, because it may stand anywhere in it.
+statement names. Table functions over files are refused by its grants, and its function `file` is replaced
+(`shadowed_functions`); everything else is looked for here, in the text, because it may stand anywhere in it.
+What is refused here is so before other hosts and Keeper hear of it.
 
 Nor is the setting `database` for statements: with it chDB takes the names of one for those of another
 database than the node does, which has looked for replicated and Distributed tables among them.
@@ -14,13 +15,25 @@ beside one would have the password sent there.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from engine.errors import Code, SqlError
-from engine.sql import Statement, Token, TokenKind
+from engine.sql import Statement, Token
 from engine.sql.tokens import literal_value, scan
+from engine.storage.guard_arguments import (
+    STRINGS,
+    VALUES,
+    addresses,
+    arguments_of,
+    brackets,
+    is_address,
+    is_file_url,
+    is_outside,
+    is_parameter,
+    names_path,
+)
 from engine.storage.guard_backups import SUSPICIOUS, check_definitions
 
 _FILE_ENGINES = frozenset(
@@ -33,13 +46,9 @@ _RUNNER_ENGINE = "QueryRunner"
 _COMMAND_SOURCES = frozenset({"EXECUTABLE", "EXECUTABLE_POOL"})
 _NEEDED_DATABASE = "default"
 _CURRENT_DATABASE = "database"
-_OF_PATHS = ("path", "_dir", "_directory", "_file")
-_COMMA = Token(TokenKind.PUNCTUATION, ",", 0)
-_OPENING, _CLOSING = frozenset("([{"), frozenset(")]}")
 _TAKE_AWAY = ("DROP", "DETACH", "RENAME")
 _FILE_SOURCES = frozenset({"FILE", "YAMLREGEXPTREE"})
 _FILE_LAYOUTS = frozenset({"SSD_CACHE", "COMPLEX_KEY_SSD_CACHE"})
-_LOCAL_DISKS = frozenset({"local", "local_blob_storage"})
 _SETTINGS_WITH_EXPRESSIONS = frozenset(
     {"additional_table_filters", "additional_result_filter", "parallel_replicas_custom_key"}
 )
@@ -52,12 +61,14 @@ _SUSPICIOUS = re.compile(
 )
 """Without any of it a text is fine."""
 _PEERS = re.compile(rf"{OWN_COLLECTION}|\\x", re.IGNORECASE)
+_MAY_HOLD_TEXTS = re.compile(
+    r"dictionary|collection|additional_|parallel_replicas_custom_key|\\x", re.IGNORECASE
+)
+"""Without any of it no string of a statement is one itself."""
 _BEFORE_NAMES = frozenset(
     {"INTO", "TABLE", "EXISTS", "VIEW", "DICTIONARY", "INDEX", "PROJECTION", "CONSTRAINT", "."}
 )
 """What follows is a name and no function, also where a bracket comes next."""
-_STRINGS = (TokenKind.STRING, TokenKind.HEREDOC)
-_VALUES = (TokenKind.WORD, TokenKind.IDENTIFIER, *_STRINGS)
 
 
 def check_statement(
@@ -79,14 +90,16 @@ def check_statement(
         check_definitions(_tokens(sql), trusted_backups)
     if not names_peers and _PEERS.search(sql):
         _check_peers(_tokens(sql))
+    if _MAY_HOLD_TEXTS.search(sql):
+        _check_strings(_tokens(sql), names_peers=names_peers)
 
 
 def check_settings(settings: Mapping[str, str]) -> None:
-    """As `check_text`, of settings whose values are expressions, and 452 for the setting `database`."""
+    """As `check_statement`, of settings whose values are expressions, and 452 for the setting `database`."""
     if _CURRENT_DATABASE in settings:
         raise _changes_database()
     for name in settings.keys() & _SETTINGS_WITH_EXPRESSIONS:
-        _check_string(settings[name])
+        _check_string(settings[name], names_peers=False)
 
 
 def check_text(sql: str) -> None:
@@ -128,7 +141,7 @@ def _tokens(sql: str) -> list[Token]:
 
 
 def _check_peers(tokens: Sequence[Token]) -> None:
-    if any(literal_value(token).startswith(OWN_COLLECTION) for token in tokens if token.kind in _VALUES):
+    if any(OWN_COLLECTION in literal_value(token) for token in tokens if token.kind in VALUES):
         raise SqlError(Code.ACCESS_DENIED, f"Named collections {OWN_COLLECTION}… are for the node alone")
 
 
@@ -139,17 +152,38 @@ def _check(tokens: Sequence[Token]) -> None:
         check = _CHECKS.get(word)
         if check is not None:
             check(_Place(tokens, names, words, at))
-    if _SETTINGS_WITH_EXPRESSIONS & set(names) or ("DICTIONARY" in words[:6] and "SOURCE" in words):
+
+
+def _check_strings(tokens: Sequence[Token], *, names_peers: bool) -> None:
+    """Those of a statement that may be, or hold, expressions: in settings, as the query of a dictionary, as
+    a named collection that has one for a dictionary."""
+    names = [literal_value(token) if token.is_name else token.text for token in tokens]
+    words = [name.upper() for name in names]
+    for at, name in enumerate(names):
+        is_set = name in _SETTINGS_WITH_EXPRESSIONS and words[at + 1 : at + 2] == ["="]
+        if is_set and is_parameter(tokens[at + 2 :]):
+            raise SqlError(
+                Code.ACCESS_DENIED,
+                f"Setting {name} is an expression, which nobody would look at in a query parameter.",
+                hint="Write it into the statement.",
+            )
+    pairs = set(pairwise(words))
+    is_dictionary = "DICTIONARY" in words and ("SOURCE", "(") in pairs
+    is_collection = ("NAMED", "COLLECTION") in pairs
+    if is_dictionary or is_collection or _SETTINGS_WITH_EXPRESSIONS & set(names):
         for token in tokens:
-            _check_string(literal_value(token) if token.kind in _STRINGS else "")
+            if token.kind in STRINGS:
+                _check_string(literal_value(token), names_peers=names_peers)
 
 
-def _check_string(text: str) -> None:
-    """A string that is, or holds, an expression."""
+def _check_string(text: str, *, names_peers: bool) -> None:
     check_text(text)
+    if not names_peers and _PEERS.search(text):
+        _check_peers(_tokens(text))
     if "'" in text or "$" in text:
         for token in _tokens(text):
-            _check_string(literal_value(token) if token.kind in _STRINGS else "")
+            if token.kind in STRINGS:
+                _check_string(literal_value(token), names_peers=names_peers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,10 +235,10 @@ def _engine(place: _Place) -> None:
         raise SqlError(
             Code.ACCESS_DENIED, f"Engine {name} would run texts that nobody has looked at as statements"
         )
-    arguments = _arguments(behind[1:])
-    if name == "URL" and not all(map(_is_address, _addresses(arguments))):
+    arguments = arguments_of(behind[1:])
+    if name == "URL" and not all(map(is_address, addresses(arguments))):
         raise denied(f"Engine {name} with an address that begins with file:, or that is computed,")
-    has_path = name == "EmbeddedRocksDB" and any(token.kind in _STRINGS for token in arguments)
+    has_path = name == "EmbeddedRocksDB" and any(token.kind in STRINGS for token in arguments)
     if name in _FILE_ENGINES or has_path:
         raise denied(f"Engine {name}")
 
@@ -217,12 +251,12 @@ def _attach(place: _Place) -> None:
     for token, following in pairwise(behind):
         if token.text == "(":
             return
-        if token.text.upper() == "FROM" and following.kind in _STRINGS:
+        if token.text.upper() == "FROM" and following.kind in STRINGS:
             raise denied("ATTACH … FROM")
 
 
 def _file_clause(place: _Place) -> None:
-    if not place.behind or place.behind[0].kind not in _STRINGS:
+    if not place.behind or place.behind[0].kind not in STRINGS:
         return
     clause = (place.before, place.words[place.at])
     if clause == ("INTO", "OUTFILE"):
@@ -255,8 +289,8 @@ def _settings(place: _Place) -> None:
         if place.names[at] == _CURRENT_DATABASE:
             raise _changes_database()
         at += 3 if words[at + 2 : at + 3] == ["-"] else 2
-        at += len(_brackets(place.tokens[at:])) or 1
-        at += len(_brackets(place.tokens[at:]))
+        at += len(brackets(place.tokens[at:])) or 1
+        at += len(brackets(place.tokens[at:]))
         if words[at : at + 1] != [","]:
             return
         at += 1
@@ -271,7 +305,7 @@ def _handler(place: _Place) -> None:
 
 
 def _collection(place: _Place) -> None:
-    if place.before == "NAMED" and any(map(_is_file_url, place.tokens)):
+    if place.before == "NAMED" and any(map(is_file_url, place.tokens)):
         raise denied("A named collection with this URL")
 
 
@@ -301,8 +335,8 @@ def _layout(place: _Place) -> None:
 
 
 def _disk(place: _Place) -> None:
-    arguments = _arguments(place.behind) if place.opens else ()
-    if any(map(_is_outside, arguments)) or any(map(_names_path, arguments, arguments[1:], arguments[2:])):
+    arguments = arguments_of(place.behind) if place.opens else ()
+    if any(map(is_outside, arguments)) or any(map(names_path, arguments, arguments[1:], arguments[2:])):
         raise denied("A disk of the table's own")
 
 
@@ -324,61 +358,3 @@ _CHECKS: Mapping[str, Callable[[_Place], None]] = {
     "SETTINGS": _settings,
 }
 """What is looked at where a word stands, whether it is a keyword there or a name."""
-
-
-def _is_outside(token: Token) -> bool:
-    """Of the arguments of a disk: it is one of the machine's, or climbs out of one of the node's."""
-    value = literal_value(token)
-    return value in _LOCAL_DISKS or ".." in value.split("/")
-
-
-def _names_path(name: Token, equals: Token, value: Token) -> bool:
-    """Of the arguments of a disk: where on the machine it keeps something, unless below the node's."""
-    argument = literal_value(name) if name.is_name and equals.text == "=" else ""
-    is_relative = argument == "path" and not literal_value(value).startswith("/")
-    return argument.endswith(_OF_PATHS) and not is_relative
-
-
-def _addresses(arguments: Sequence[Token]) -> Iterator[Sequence[Token]]:
-    """Of engine URL: its first argument, and a collection's address that is given anew."""
-    depth, begin = 0, 0
-    for at, token in enumerate([*arguments, _COMMA]):
-        depth += (token.text in _OPENING) - (token.text in _CLOSING)
-        if token.text != "," or depth:
-            continue
-        argument = arguments[begin:at]
-        if len(argument) > 1 and argument[1].text == "=":
-            if literal_value(argument[0]).lower() == "url":
-                yield argument[2:]
-        elif begin == 0 and argument:
-            yield argument
-        begin = at + 1
-
-
-def _is_address(argument: Sequence[Token]) -> bool:
-    """A text, or the name of a collection. chDB evaluates anything else, to whatever address."""
-    return len(argument) == 1 and argument[0].kind in _VALUES and not _is_file_url(argument[0])
-
-
-def _is_file_url(token: Token) -> bool:
-    return token.kind in _STRINGS and literal_value(token).strip().lower().startswith("file:")
-
-
-def _arguments(tokens: Sequence[Token]) -> Sequence[Token]:
-    """What stands in the round brackets that `tokens` begin with; nothing if they begin otherwise."""
-    depth = 0
-    for at, token in enumerate(tokens):
-        depth += (token.text == "(") - (token.text == ")")
-        if depth == 0:
-            return tokens[1:at]
-    return tokens[1:]
-
-
-def _brackets(tokens: Sequence[Token]) -> Sequence[Token]:
-    """The brackets, of any kind, that `tokens` begin with; nothing if they begin otherwise."""
-    depth = 0
-    for at, token in enumerate(tokens):
-        depth += (token.text in _OPENING) - (token.text in _CLOSING)
-        if depth == 0:
-            return tokens[: at + 1] if at else []
-    return tokens

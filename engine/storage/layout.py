@@ -10,8 +10,10 @@ chDB starts like `clickhouse-local`, which differs from a server in ways that ma
   after every start (detached and not dropped: whatever it may hold stays);
 - its only user may do anything, also read any file: the user gets the rights of a server's default user
   without those on files (`SELECT * FROM file('/etc/passwd')` is refused with ACCESS_DENIED) and on ending the
-  process (SYSTEM SHUTDOWN would signal the whole process group); and settings that name a file are constants:
-  it would be written, or its text would stand in the error that it is no template (`FORMAT Template`).
+  process (SYSTEM SHUTDOWN would signal the whole process group); its function `file` is another one
+  (`shadowed_functions`); and settings that name a file are constants: it would be written, or its text would
+  stand in the error that it is no template (`FORMAT Template`), or every address of engine URL would be one
+  (`url_base`).
   Templates are given as text (`format_template_row_format`), and schemas are made of the columns (a schema
   given as text, too, would be kept as a file, wherever the process works);
 - statements are looked at as SQL before chDB gets them (`guard`), so there is neither another dialect nor the
@@ -49,11 +51,11 @@ _CONSTANT = (
     *("dialect", "allow_experimental_eval_table_function"),
     *("select", "filter", "order", "sort", "implicit_table_at_top_level"),
     *("format", "input_format", "output_format"),
-)
-_CONSTANT_WITHOUT_FILES = (
     *("format_schema", "format_template_row", "format_template_resultset"),
-    *("output_format_schema", "input_format_record_errors_file_path"),
+    *("output_format_schema", "input_format_record_errors_file_path", "url_base"),
 )
+_OVER_FILES = ("File", "FileLog", "SQLite")
+"""Engines that nobody may use, however their name has come past the look at a statement's text."""
 _ELEMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\Z")
 _NOT_IN_CONNECTION_STRINGS = re.compile(r"[?&\\]")
 """chDB's path ends there: it works in another directory, or without its configuration. No quoting helps."""
@@ -70,7 +72,6 @@ class ChdbSettings:
     tcp_port: int = 9000
     macros: Mapping[str, str] = field(default_factory=dict)
     fsync: bool = True
-    file_access: bool = False
     graphite: Sequence[str] = ()
     """Sections of rollup rules, as XML."""
     replica_path: str = "/clickhouse/tables/{uuid}/{shard}"
@@ -158,6 +159,9 @@ def _server(own: Path, settings: ChdbSettings) -> str:
   <tcp_port>{settings.tcp_port}</tcp_port>
   <default_database>{LOCAL_DATABASE}</default_database>
   <users_config>{escape(str(own / "users.xml"))}</users_config>
+  <access_control_improvements>
+    <table_engines_require_grant>true</table_engines_require_grant>
+  </access_control_improvements>
   <macros>
 {macros}  </macros>
   <default_replica_path>{escape(settings.replica_path)}</default_replica_path>
@@ -200,11 +204,10 @@ def _users(settings: ChdbSettings) -> str:
         "REVOKE SYSTEM SHUTDOWN ON *.*",
         "REVOKE CREATE DATABASE, CREATE TABLE, CREATE DICTIONARY, DROP ON system.*",
         f"REVOKE CREATE DATABASE ON {LOCAL_DATABASE}.*",
+        "REVOKE FILE, SQLITE ON *.*",
+        *(f"REVOKE TABLE ENGINE ON {engine}" for engine in _OVER_FILES),
     ]
-    if not settings.file_access:
-        grants.append("REVOKE FILE ON *.*")
-    constant = _CONSTANT if settings.file_access else (*_CONSTANT, *_CONSTANT_WITHOUT_FILES)
-    constraints = "".join(f"<{name}><const/></{name}>" for name in constant)
+    constraints = "".join(f"<{name}><const/></{name}>" for name in _CONSTANT)
     queries = "".join(f"<query>{grant}</query>" for grant in grants)
     names = [rules_profile(at, profile) for at, profile in enumerate(settings.constraints)]
     rules = "".join(

@@ -62,6 +62,13 @@ def check(sql: str) -> None:
         "SELECT 1 FROM t SETTINGS additional_table_filters = {'t': 'file(\\'/x\\') = 1'}",
         "SET additional_result_filter = 'file(\\'/x\\') = 1'",
         DICTIONARY.format("CLICKHOUSE(QUERY 'SELECT file(\\'/x\\')')"),
+        "SELECT 1 SETTINGS additional_result_filter = {p:String}",
+        "SELECT 1 SETTINGS max_threads = 1, `additional\\x5ftable_filters` = {p:Map(String, String)}",
+        "SET parallel_replicas_custom_key = {p:String}",
+        "CREATE NAMED COLLECTION c AS query = 'SELECT * FROM sqlite(\\'/x\\', \\'t\\')'",
+        "ALTER NAMED COLLECTION c SET where = 'a = (SELECT a FROM sqlite($$/x$$, $$t$$))' OVERRIDABLE",
+        "CREATE TABLE a (a Int8) ENGINE = Log PARALLEL WITH "
+        + DICTIONARY.format("CLICKHOUSE(QUERY 'SELECT file(\\'/x\\')')"),
         DICTIONARY.format("FILE(PATH 'x' FORMAT 'TSV')"),
         DICTIONARY.format("YAMLRegExpTree(PATH 'x')"),
         DICTIONARY.format("NULL()").replace("FLAT()", "SSD_CACHE(PATH 'x')"),
@@ -69,6 +76,11 @@ def check(sql: str) -> None:
         "CREATE TABLE t (a Int8) ENGINE = URL(`oncluster\\x5fpeer_1`, url = 'http://elsewhere')",
         DICTIONARY.format("HTTP(NAME 'oncluster_peer_1' URL 'http://elsewhere')"),
         DICTIONARY.format("HTTP(NAME $$oncluster_peer_1$$ URL 'http://elsewhere')"),
+        DICTIONARY.format(
+            "CLICKHOUSE(QUERY 'SELECT * FROM url(oncluster_peer_1, url = \\'http://elsewhere\\')')"
+        ),
+        "CREATE NAMED COLLECTION c AS query = 'SELECT * FROM url(oncluster_peer_1, url = $$http://elsewhere$$)'",
+        "SELECT 1 SETTINGS additional_result_filter = '1 IN (SELECT a FROM url(oncluster_peer_1))'",
         DICTIONARY.format("CLICKHOUSE(QUERY $x$SELECT file('/x')$x$)"),
         DICTIONARY.format("CLICKHOUSE(QUERY 'SELECT * FROM t WHERE x = $$a$$ OR file($$/x$$)')"),
         "CREATE TABLE t ENGINE = URL($$file:///x$$, CSV)",
@@ -216,6 +228,8 @@ def test_a_dictionary_runs_no_program(source: str) -> None:
         "SELECT settings, database = 'b' FROM t WHERE Settings['a'] = 'b' AND database = 'b' SETTINGS a = 1",
         "UPDATE t SET database = 'b' WHERE a = 1",
         "ALTER NAMED COLLECTION c SET database = 'b'",
+        "CREATE NAMED COLLECTION c AS password = 'it''s a file', url = 'http://elsewhere'",
+        "SELECT 1 FROM t SETTINGS additional_table_filters = {'t': 'a = 1'}",
     ],
 )
 def test_names_and_texts_that_only_look_like_it_are_not(sql: str) -> None:
@@ -229,6 +243,8 @@ def test_settings_that_come_beside_a_statement_are_looked_at() -> None:
     for name, value in (
         ("additional_result_filter", "file('/x')"),
         ("additional_table_filters", "{'t':'file(1)'}"),
+        ("additional_result_filter", "1 IN (SELECT 1 FROM url(oncluster_peer_1, url = 'http://elsewhere'))"),
+        ("additional_table_filters", "{'t':'1 IN (SELECT 1 FROM url(`oncluster_peer_1`))'}"),
     ):
         with pytest.raises(SqlError):
             check_settings({name: value})
