@@ -10,6 +10,7 @@ from aiohttp import web
 
 from engine.errors import Code, SqlError
 from engine.node.http.blocks import decompressed
+from engine.node.http.client_patience import ClientPatience
 from engine.node.http.encoding import decoded
 from engine.node.http.query import HttpQuery
 from engine.sql.insert_with import insert_begin, with_behind_insert
@@ -28,9 +29,10 @@ class QueryText:
     rows: AsyncIterator[bytes] | None
 
 
-def body_of(request: web.Request, query: HttpQuery) -> AsyncIterator[bytes]:
+def body_of(request: web.Request, query: HttpQuery, patience: ClientPatience) -> AsyncIterator[bytes]:
     """The body's bytes as the client meant them. Raises SqlError, or aiohttp's error when it breaks off."""
-    chunks = decoded(request.headers.get("Content-Encoding", ""), _chunks(request))
+    received = patience.received(_chunks(request))
+    chunks = decoded(request.headers.get("Content-Encoding", ""), received)
     return decompressed(chunks) if query.decompresses_blocks else chunks
 
 

@@ -11,6 +11,7 @@ the result for whole:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import tempfile
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ from aiohttp import hdrs, web
 
 from engine.errors import OnclusterError
 from engine.node.http import blocks
+from engine.node.http.client_patience import ClientPatience
 from engine.node.http.encoding import Encoder, encoder
 from engine.node.http.formats import content_type
 from engine.node.http.status import exception_text, status_of
@@ -72,8 +74,10 @@ class ResultSender:
         buffer_bytes: int | None,
         encoding: str | None,
         compresses_blocks: bool,
+        patience: ClientPatience,
     ) -> None:
         self._request = request
+        self._patience = patience
         # Of every answer: rows may look like an exception, but they cannot have the tag.
         self._headers = {**headers, "X-ClickHouse-Exception-Tag": tag}
         self._tag = tag
@@ -180,7 +184,17 @@ class ResultSender:
         """On the wire. HEAD has the headers alone: a body would be the begin of the next answer."""
         assert self._response is not None
         if self._request.method != hdrs.METH_HEAD:
-            await self._response.write(data)
+            with self._while_sending():
+                await self._response.write(data)
+
+    async def _end(self) -> None:
+        assert self._response is not None
+        with self._while_sending():
+            await self._response.write_eof()
+
+    def _while_sending(self) -> contextlib.AbstractContextManager[None]:
+        query_id = self._headers.get("X-ClickHouse-Query-Id", "")
+        return self._patience.while_sending(self._request.transport, query_id)
 
     async def finish(self, result: QueryResult | None) -> web.StreamResponse:
         """The result is whole."""
@@ -202,7 +216,7 @@ class ResultSender:
         assert self._response is not None
         if self._encoder is not None:
             await self._put(self._encoder.flush())
-        await self._response.write_eof()
+        await self._end()
         return self._response
 
     async def fail(self, error: OnclusterError) -> web.StreamResponse:
@@ -237,7 +251,7 @@ class ResultSender:
         response = await self._prepare()
         assert isinstance(whole.body, bytes)
         await self._put(whole.body)
-        await response.write_eof()
+        await self._end()
         return response
 
 

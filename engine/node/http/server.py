@@ -19,6 +19,7 @@ from engine.env import Env
 from engine.errors import OnclusterError
 from engine.node.http.audience import Audience
 from engine.node.http.body import QueryText, body_of, no_body, read_query
+from engine.node.http.client_patience import ClientPatience
 from engine.node.http.constraints import Constraints
 from engine.node.http.encoding import choose_encoding
 from engine.node.http.external import ExternalTable, read_form
@@ -226,7 +227,8 @@ class HttpServer:
     ) -> web.StreamResponse:
         """Cancelled when the client is gone. Nobody misses the result of a query then; anything else runs to
         its end, as on a server, unless its rows have broken off, which it notices by itself."""
-        sender = self._sender(request, query)
+        patience = ClientPatience.of(query, self._config.profiles.get(user.profile, {}))
+        sender = self._sender(request, query, patience)
         async with contextlib.AsyncExitStack() as stack:
             try:
                 query = await self._constraints.of_request(user, query)
@@ -234,7 +236,7 @@ class HttpServer:
                 query, profile = with_fixed_settings(query, profile)
                 session = await stack.enter_async_context(self._session(user, query, profile))
                 limit = query.max_query_bytes or max_query_bytes(session.settings) or MAX_QUERY_BYTES
-                body = body_of(request, query) if has_body else no_body()
+                body = body_of(request, query, patience) if has_body else no_body()
                 text = await read_query(query, body, limit=limit)
                 await self._constraints.of_statement(user, text.sql)
                 statement = parse_statement(text.sql)
@@ -341,7 +343,7 @@ class HttpServer:
             return self._pool.use(database=query.database, settings=profile, one_shot=True)
         return self._sessions.use(user.name, query.session, lambda: self._pool.session(settings=profile))
 
-    def _sender(self, request: web.Request, query: HttpQuery) -> ResultSender:
+    def _sender(self, request: web.Request, query: HttpQuery, patience: ClientPatience) -> ResultSender:
         accepted = request.headers.get("Accept-Encoding", "")
         return ResultSender(
             request,
@@ -357,6 +359,7 @@ class HttpServer:
             buffer_bytes=query.buffer_bytes,
             encoding=choose_encoding(accepted) if query.compresses_http else None,
             compresses_blocks=query.compresses_blocks,
+            patience=patience,
         )
 
     def _own_headers(self) -> dict[str, str]:

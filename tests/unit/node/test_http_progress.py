@@ -8,6 +8,7 @@ from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestServer
 
 from engine.errors import Code, SqlError
+from engine.node.http.client_patience import ClientPatience
 from engine.node.http.progress import progress_text
 from engine.node.http.query import parse_query
 from engine.node.http.response import ResultSender
@@ -37,6 +38,7 @@ async def ask(request: pytest.FixtureRequest) -> AsyncIterator[Ask]:
             buffer_bytes=10,
             encoding=encoding,
             compresses_blocks=False,
+            patience=ClientPatience(),
         )
         return await works.pop()(sender)
 
