@@ -1,8 +1,9 @@
 """How long a client may keep its statement waiting: until it takes more of the result, or sends more rows.
 
 A statement whose result nobody takes holds a thread, and a node has few (`max_connections`): some clients
-that hang, or were cut off without a word, would hold up everybody else for ever. How much was taken is asked
-of the kernel, which counts the bytes that were acknowledged: a client that is slow has not stopped.
+that hang, or were cut off without a word, would hold up everybody else for ever. A client that is slow has
+not stopped: Linux counts the bytes that it acknowledged. Where nobody counts them, it has stopped when the
+kernel has taken none of the bytes that wait for it.
 
 Source: ClickHouse's `http_send_timeout` and `http_receive_timeout`.
 """
@@ -14,6 +15,7 @@ import contextlib
 import logging
 import socket
 import struct
+import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -28,9 +30,8 @@ _SEND, _RECEIVE = "http_send_timeout", "http_receive_timeout"
 _SEND_S = 30.0
 _LONG_S = 300.0
 """For rows, which may be slow in coming, and for another node, which takes a result as its client does."""
-_TCP_INFO_BYTES = 128
 _BYTES_ACKED = struct.Struct("=120xQ")
-"""Of Linux's `struct tcp_info`."""
+"""Of Linux's `struct tcp_info`; older and emulated ones may end before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +51,10 @@ class ClientPatience:
     @contextlib.contextmanager
     def while_sending(self, transport: asyncio.Transport | None, query_id: str) -> Iterator[None]:
         """Whoever takes nothing for so long while the block runs is cut off, as if it had gone away."""
-        connection = None if transport is None else transport.get_extra_info("socket")
-        if transport is None or connection is None or not self.send_s:
+        if transport is None or transport.is_closing() or not self.send_s:
             yield
             return
+        connection = transport.get_extra_info("socket")
         looking = _Looking(transport, connection, self.send_s, query_id)
         try:
             yield
@@ -97,9 +98,14 @@ class _Looking:
         self._taken = self._count()
         self._next = asyncio.get_running_loop().call_later(every_s, self._look)
 
-    def _count(self) -> int:
-        info = self._connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
-        return int(_BYTES_ACKED.unpack(info)[0])
+    def _count(self) -> tuple[int, int]:
+        """It stays the same while nothing is taken."""
+        acknowledged = 0
+        if sys.platform == "linux":
+            info = self._connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_ACKED.size)
+            if len(info) == _BYTES_ACKED.size:
+                (acknowledged,) = _BYTES_ACKED.unpack(info)
+        return acknowledged, self._transport.get_write_buffer_size()
 
     def _look(self) -> None:
         if self._transport.is_closing():
