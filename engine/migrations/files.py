@@ -32,9 +32,9 @@ from engine.ddl.text import storable
 from engine.errors import Code, SqlError
 from engine.migrations.both_directions import where_it_turns
 from engine.migrations.errors import MigrationFilesError, Problem
-from engine.migrations.no_op import is_no_op
-from engine.migrations.options import Options, Scope, merged, parse_comment
-from engine.sql.tokens import Token, TokenKind, scan, tokenize
+from engine.migrations.options import Options
+from engine.migrations.script_text import StatementText, take_apart, unclosed_line
+from engine.sql.tokens import Token, tokenize
 
 MAX_VERSION = 2**64 - 1
 MAX_FILE_BYTES = 16 * 1024 * 1024
@@ -274,82 +274,33 @@ def parse_script(text: str, path: Path, direction: Direction) -> tuple[Script | 
     try:
         tokens = tokenize(text)
     except SqlError as error:
-        return None, [Problem(str(path), _unclosed_line(text), "syntax", error.message, error.code)]
+        return None, [Problem(str(path), unclosed_line(text), "syntax", error.message, error.code)]
     if turn := where_it_turns(text, tokens, direction.value):
         return None, [Problem(str(path), turn[0], "both-directions", turn[1])]
-    problems: list[Problem] = []
-    file_options: list[Options] = []
-    next_options: list[Options] = []
-    statements: list[tuple[int, str, list[Token], Options]] = []
-    current: list[Token] = []
-    newlines = _NewLines(text)
-    no_ops = 0
-
-    def end_statement() -> None:
-        nonlocal no_ops
-        significant = [token for token in current if token.is_significant]
-        if is_no_op(significant):
-            no_ops += 1
-            next_options.clear()
-        elif significant:
-            first, last = significant[0], significant[-1]
-            inside = [token for token in current if first.start <= token.start <= last.start]
-            statements.append(
-                (
-                    newlines.line_of(first.start),
-                    text[first.start : last.end],
-                    [token for token in inside if token.is_significant],
-                    merged(next_options),
-                )
-            )
-            next_options.clear()
-        current.clear()
-
-    for token in tokens:
-        if token.kind is TokenKind.PUNCTUATION and token.text == ";":
-            end_statement()
-            continue
-        if token.kind is TokenKind.COMMENT:
-            line = newlines.line_of(token.start)
-            try:
-                directive = parse_comment(token.text)
-                if directive is None:
-                    pass
-                elif any(item.is_significant for item in current):
-                    raise SqlError(Code.BAD_ARGUMENTS, "Options stand before a statement, not inside it.")
-                elif directive.scope is Scope.NEXT:
-                    next_options.append(directive.options)
-                elif statements:
-                    raise SqlError(
-                        Code.BAD_ARGUMENTS,
-                        "Options of the file stand before its first statement; "
-                        "write `-- oncluster-next:` for the next statement.",
-                    )
-                else:
-                    file_options.append(directive.options)
-            except SqlError as error:
-                problems.append(Problem(str(path), line, "options", error.message, error.code))
-        current.append(token)
-    end_statement()
-    if next_options:
-        problems.append(Problem(str(path), newlines.count, "options", "no statement follows these options"))
-    if problems:
-        return None, problems
-    base = merged(file_options)
+    script = take_apart(text, tokens)
+    if script.problems:
+        return None, [
+            Problem(str(path), line, "options", error.message, error.code) for line, error in script.problems
+        ]
+    base = script.options
     return (
         Script(
             path=path,
             direction=direction,
             statements=tuple(
-                ScriptStatement(index, line, sql, own.over(base), statement_checksum(words, own.over(base)))
-                for index, (line, sql, words, own) in enumerate(statements, start=1)
+                _statement(index, each, each.options.over(base))
+                for index, each in enumerate(script.statements, start=1)
             ),
             options=base,
             checksum=file_checksum(text),
-            no_ops=no_ops,
+            no_ops=script.no_ops,
         ),
         [],
     )
+
+
+def _statement(index: int, text: StatementText, options: Options) -> ScriptStatement:
+    return ScriptStatement(index, text.line, text.sql, options, statement_checksum(text.words, options))
 
 
 def file_checksum(text: str) -> str:
@@ -367,32 +318,3 @@ def statement_checksum(words: Iterable[Token], options: Options) -> str:
         digest.update(b"%d:" % len(data) + data)
     digest.update(b"\0" + options.meaning.encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
-
-
-class _NewLines:
-    """Line numbers of offsets, which are asked for in ascending order."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._at = 0
-        self._line = 1
-
-    def line_of(self, offset: int) -> int:
-        self._line += self._text.count("\n", self._at, offset)
-        self._at = offset
-        return self._line
-
-    @property
-    def count(self) -> int:
-        return self._text.count("\n") + 1
-
-
-def _unclosed_line(text: str) -> int:
-    """The line of the token that is never closed: where the scan stops."""
-    end = 0
-    try:
-        for token in scan(text):
-            end = token.end
-    except SqlError:
-        pass
-    return text.count("\n", 0, end) + 1

@@ -250,6 +250,12 @@ def test_a_folder_that_is_not_there_and_one_that_is_a_file_are_told_apart(tmp_pa
         load_folder(tmp_path / "file")
 
 
+def test_a_statement_begins_at_its_first_word_whatever_comments_stand_in_it() -> None:
+    create = "CREATE TABLE a\n(\n  x Int8, -- b\n  y Int8 -- c\n)"
+    statements = script(f"-- a\n{create};\n\n/* d */ DROP TABLE b;\n-- e\nDROP TABLE c").statements
+    assert [statement.line for statement in statements] == [2, 8, 10]
+
+
 def test_all_problems_of_a_folder_are_told_at_once_with_file_and_line(tmp_path: Path) -> None:
     found = problems_of(
         tmp_path,
