@@ -171,9 +171,9 @@ def _engine(
                 0,
             )
         return
-    arguments = _string_arguments(engine, words)
     if not engine.startswith("Replicated"):
         return
+    arguments = _string_arguments(_behind_engine(parsed, words))
     if len(arguments) == 1 and "Graphite" not in engine:  # its only one may be the rules' name
         text = f"{engine} needs a path and the replica's name, or neither: every host refuses it"
         yield "engine-arguments", text, int(Code.BAD_ARGUMENTS)
@@ -217,50 +217,55 @@ def _filled(
 def _distributed(
     statement: ScriptStatement, parsed: Statement, words: list[Token], surroundings: Surroundings
 ) -> Iterator[Note]:
-    if parsed.kind is not _K.CREATE_TABLE or parsed.engine != "Distributed":
+    behind = _behind_engine(parsed, words)
+    if parsed.kind is not _K.CREATE_TABLE or parsed.engine != "Distributed" or len(behind) < 2:
         return
-    for before, opening, name in zip(words, words[1:], words[2:], strict=False):
-        if before.text != "Distributed" or opening.text != "(":
-            continue
-        try:
-            DistributedDefinition.parse(statement.sql[before.start :])
-        except SqlError as error:  # servers may know more settings, and take more expressions for names
-            if error.code == Code.NUMBER_OF_ARGUMENTS_DOESNT_MATCH:
-                yield "engine-arguments", error.message, error.code
-        cluster = literal_value(name)
-        known = surroundings.topology.clusters
-        if "{" not in cluster and cluster not in known:
-            yield (
-                "distributed-cluster",
-                f"no cluster {cluster} in the configuration; there are {', '.join(known)}",
-                int(Code.CLUSTER_DOESNT_EXIST),
-            )
-        return
+    try:
+        DistributedDefinition.parse(f"{parsed.engine}{statement.sql[behind[0].start :]}")
+    except SqlError as error:  # servers may know more settings, and take more expressions for names
+        if error.code == Code.NUMBER_OF_ARGUMENTS_DOESNT_MATCH:
+            yield "engine-arguments", error.message, error.code
+    cluster = literal_value(behind[1])
+    known = surroundings.topology.clusters
+    if "{" not in cluster and cluster not in known:
+        yield (
+            "distributed-cluster",
+            f"no cluster {cluster} in the configuration; there are {', '.join(known)}",
+            int(Code.CLUSTER_DOESNT_EXIST),
+        )
 
 
 def _kafka(parsed: Statement, words: list[Token]) -> Iterator[Note]:
     """A rehearsal makes no Kafka table, which would read. A named collection may have what is missing."""
     if parsed.kind is not _K.CREATE_TABLE or parsed.engine != "Kafka":
         return
-    texts = [word.text for word in words]
-    behind = texts[texts.index("Kafka") + 1 :]
-    given = len(_string_arguments("Kafka", words))
-    if behind[:1] == ["("] and behind[1:2] != [")"] and not given:
+    behind = _behind_engine(parsed, words)
+    texts = [word.text for word in behind]
+    given = len(_string_arguments(behind))
+    if texts[:1] == ["("] and texts[1:2] != [")"] and not given:
         return
-    if missing := [name for name in _KAFKA_NEEDS[given:] if name not in behind]:
+    if missing := [name for name in _KAFKA_NEEDS[given:] if name not in texts]:
         text = f"Kafka needs {', '.join(missing)}: every host refuses it"
         yield "engine-arguments", text, int(Code.NUMBER_OF_ARGUMENTS_DOESNT_MATCH)
 
 
-def _string_arguments(engine: str, words: list[Token]) -> list[str]:
-    """The strings that open an engine's argument list."""
-    result: list[str] = []
-    for at, word in enumerate(words[:-1]):
-        if word.text == engine and words[at + 1].text == "(":
-            for token in words[at + 2 :]:
-                if token.kind is TokenKind.STRING:
-                    result.append(token.text)
-                elif token.text != ",":
-                    break
+def _behind_engine(parsed: Statement, words: list[Token]) -> list[Token]:
+    """What stands behind the engine's name, its arguments first."""
+    for at, word in enumerate(words):
+        if word.kind is TokenKind.WORD and word.text.upper() == "ENGINE":
+            rest = words[at + 1 :]
+            named = rest[1:] if rest and rest[0].text == "=" else rest
+            if named and literal_value(named[0]) == parsed.engine:
+                return named[1:]
+    return []
+
+
+def _string_arguments(behind: list[Token]) -> list[str]:
+    """The strings that open an argument list."""
+    strings: list[str] = []
+    for token in behind[1:] if behind and behind[0].text == "(" else ():
+        if token.kind is TokenKind.STRING:
+            strings.append(literal_value(token))
+        elif token.text != ",":
             break
-    return result
+    return strings
