@@ -125,6 +125,7 @@ def test_statements_about_the_view_reach_its_table(pair: Pair) -> None:
         ("ENGINE = ReplicatedMergeTree('/v4', 'r') POPULATE AS SELECT throwIf(k = 2) AS k FROM d.s4", 395),
         ("REFRESH EVERY 1 DAY ENGINE = ReplicatedMergeTree('/v4', 'r') ORDER BY k AS SELECT k FROM d.s4", 48),
         ("ENGINE = ReplicatedMergeTree ORDER BY k AS SELECT k FROM d.s4", 36),
+        ("ENGINE = ReplicatedMergeTree('/v4', 'r') ORDER -> BY k . SELECT k FROM d.s4", 62),
     ],
 )
 def test_a_view_that_cannot_be_made_leaves_nothing(pair: Pair, definition: str, code: int) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from engine.errors import Code, SqlError
 from engine.names import TableName
 from engine.node.replicated.definitions.definition_sql import Definition
 from engine.sql import TokenKind, literal_value
@@ -31,10 +32,9 @@ def is_inner(name: TableName) -> bool:
 
 
 class ViewDefinition:
-    """The text of a CREATE MATERIALIZED VIEW that has an engine."""
+    """The text of a CREATE MATERIALIZED VIEW that has an engine. Raises SqlError 62 for one without SELECT."""
 
     def __init__(self, sql: str) -> None:
-        self._sql = sql
         self._definition = Definition(sql)
         start, end = self._definition.storage
         self._storage = sql[start:end]
@@ -54,7 +54,9 @@ class ViewDefinition:
         self.populates = False
         between = Cursor(sql)
         between.at = between.at_offset(end)
-        as_at = self._definition.as_at or len(sql)
+        as_at = self._definition.as_at
+        if as_at is None:
+            raise SqlError(Code.SYNTAX_ERROR, "Syntax error: the view's SELECT is expected behind its engine")
         self._behind_storage = sql[end:as_at]
         while not between.at_end and between.token.start < as_at:
             if between.word == "POPULATE":
