@@ -46,6 +46,7 @@ _RUNNER_ENGINE = "QueryRunner"
 _COMMAND_SOURCES = frozenset({"EXECUTABLE", "EXECUTABLE_POOL"})
 _NEEDED_DATABASE = "default"
 _CURRENT_DATABASE = "database"
+_IF_NOT_EXISTS = ("IF", "NOT", "EXISTS")
 _TAKE_AWAY = ("DROP", "DETACH", "RENAME")
 _FILE_SOURCES = frozenset({"FILE", "YAMLREGEXPTREE"})
 _FILE_LAYOUTS = frozenset({"SSD_CACHE", "COMPLEX_KEY_SSD_CACHE"})
@@ -54,9 +55,11 @@ _SETTINGS_WITH_EXPRESSIONS = frozenset(
 )
 OWN_COLLECTION = "oncluster_peer_"
 """How the names of named collections with this node's own passwords begin."""
+OWN_FUNCTIONS = "__oncluster_"
+"""How the names of functions begin that texts of this node call: another one would be called instead."""
 _SUSPICIOUS = re.compile(
     r"file|attach|executable|sqlite|rocksdb|local|python|queryrunner|ssd_cache|yamlregexptree|disk|database|\\x"
-    r"|\burl\b|handler",
+    rf"|\burl\b|handler|{OWN_FUNCTIONS}",
     re.IGNORECASE,
 )
 """Without any of it a text is fine."""
@@ -296,6 +299,13 @@ def _settings(place: _Place) -> None:
         at += 1
 
 
+def _function(place: _Place) -> None:
+    """CREATE FUNCTION, whatever stands in front of the name."""
+    name = next((name for name in place.names[place.at + 1 :] if name.upper() not in _IF_NOT_EXISTS), "")
+    if place.before in ("CREATE", "REPLACE") and name.startswith(OWN_FUNCTIONS):
+        raise SqlError(Code.ACCESS_DENIED, f"Functions {OWN_FUNCTIONS}… are the node's own")
+
+
 def _handler(place: _Place) -> None:
     if place.before in ("CREATE", "REPLACE") and place.at in (1, 3):
         raise SqlError(
@@ -354,6 +364,7 @@ _CHECKS: Mapping[str, Callable[[_Place], None]] = {
     "LAYOUT": _layout,
     "DISK": _disk,
     "HANDLER": _handler,
+    "FUNCTION": _function,
     "SET": _settings,
     "SETTINGS": _settings,
 }

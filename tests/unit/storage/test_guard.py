@@ -85,6 +85,8 @@ def check(sql: str) -> None:
         DICTIONARY.format("CLICKHOUSE(QUERY 'SELECT * FROM t WHERE x = $$a$$ OR file($$/x$$)')"),
         "CREATE TABLE t ENGINE = URL($$file:///x$$, CSV)",
         "CREATE TABLE t (a String) ENGINE = EmbeddedRocksDB(0, $$/x$$) PRIMARY KEY a",
+        "CREATE OR REPLACE FUNCTION __oncluster_awaited_signed AS (a, b, c) -> 0",
+        "CREATE FUNCTION IF NOT EXISTS `__oncluster\\x5fawaited_signed` AS (a, b, c) -> 0",
         "ALTER NAMED COLLECTION oncluster_peer_1 SET url = 'http://elsewhere' OVERRIDABLE",
     ],
 )
@@ -228,6 +230,8 @@ def test_a_dictionary_runs_no_program(source: str) -> None:
         "SELECT settings, database = 'b' FROM t WHERE Settings['a'] = 'b' AND database = 'b' SETTINGS a = 1",
         "UPDATE t SET database = 'b' WHERE a = 1",
         "ALTER NAMED COLLECTION c SET database = 'b'",
+        "SELECT __oncluster_awaited_signed(1, 2, 3)",
+        "DROP FUNCTION IF EXISTS __oncluster_awaited_signed",
         "CREATE NAMED COLLECTION c AS password = 'it''s a file', url = 'http://elsewhere'",
         "SELECT 1 FROM t SETTINGS additional_table_filters = {'t': 'a = 1'}",
     ],
