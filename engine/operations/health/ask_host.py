@@ -44,6 +44,7 @@ _NO_ENTRY = frozenset(
         Code.ACCESS_DENIED,
     }
 )
+_GAPS: Mapping[int | None, Gap] = {Code.ACCESS_DENIED: Gap.DENIED, Code.QUOTA_EXCEEDED: Gap.OVER_QUOTA}
 _TABLES = (
     *("replicas", "replication_queue", "mutations", "distribution_queue", "disks", "detached_parts"),
     *("clusters", "macros"),
@@ -98,9 +99,9 @@ class _Asking:
         self.not_said.append(NotSaid(what, lacks, Gap.ABSENT))
 
     def failed(self, what: str, error: OnclusterError, *, grant: str) -> None:
-        is_denied = isinstance(error, SqlError) and error.code == Code.ACCESS_DENIED
-        gap = Gap.DENIED if is_denied else Gap.FAILED
-        self.not_said.append(NotSaid(what, str(error), gap, grant if is_denied else ""))
+        code = error.code if isinstance(error, SqlError) else None
+        gap = _GAPS.get(code, Gap.FAILED)
+        self.not_said.append(NotSaid(what, str(error), gap, grant if gap is Gap.DENIED else ""))
 
 
 async def ask_host(site: Site, host: HostId, *, path: str = "") -> HostFacts:

@@ -10,6 +10,8 @@ from engine.operations.health.facts import ClusterFacts, Gap, HostFacts, Silence
 from engine.operations.health.making import finding
 from engine.wording import listed, shortened, size
 
+_OF_QUOTAS = "a quota that is used up is so until its interval ends; --user may name another user"
+
 
 def check_hosts(facts: ClusterFacts, settings: HealthSettings) -> Iterator[Finding]:
     """HOST_DOWN, NOT_CHECKED, DISK_FULL, CLOCK_SKEW, BROKEN_SPOOL, SPOOL_BACKLOG."""
@@ -65,8 +67,7 @@ def _silent(facts: ClusterFacts, host: HostFacts, silence: Silence) -> Finding:
                 FindingKind.NOT_CHECKED,
                 Severity.WARNING,
                 f"{name} answers with an error: {shortened(host.error)}",
-                "Remove its cause (a quota that is used up is so until its interval ends; --user may name "
-                "another user), and check again.",
+                f"Remove its cause ({_OF_QUOTAS}), and check again.",
                 host=host.host,
                 more=evidence,
             )
@@ -86,6 +87,7 @@ def _gaps(facts: ClusterFacts, host: HostFacts) -> Iterator[Finding]:
     """What is only absent is a note of the report."""
     denied = [gap for gap in host.not_said if gap.gap is Gap.DENIED]
     failed = [gap for gap in host.not_said if gap.gap is Gap.FAILED]
+    over_quota = [gap for gap in host.not_said if gap.gap is Gap.OVER_QUOTA]
     if denied:
         grants = listed((f"GRANT {gap.grant} TO the user" for gap in denied), most=10)
         yield finding(
@@ -96,6 +98,17 @@ def _gaps(facts: ClusterFacts, host: HostFacts) -> Iterator[Finding]:
             f"Run there: {grants}.",
             host=host.host,
             subject="permissions",
+        )
+    if over_quota:
+        yield finding(
+            facts,
+            FindingKind.NOT_CHECKED,
+            Severity.WARNING,
+            f"{host.host.readable} did not tell us of {listed(gap.what for gap in over_quota)} any more: "
+            f"{shortened(over_quota[0].why)}",
+            f"Check again as a user with a larger quota ({_OF_QUOTAS}).",
+            host=host.host,
+            subject="quota",
         )
     for gap in failed:
         yield finding(

@@ -140,6 +140,9 @@ class Gap(enum.Enum):
     DENIED = "denied"
     """A permission lacks."""
 
+    OVER_QUOTA = "over quota"
+    """The quota of whoever asked was used up before it was asked for, and so was all that came behind it."""
+
     FAILED = "failed"
     """It was asked for, and there was no answer or a bad one."""
 

@@ -376,6 +376,15 @@ def test_a_missing_permission_is_a_finding_that_names_the_grant():
     assert "GRANT SELECT ON system.replicas" in finding.advice
 
 
+def test_a_quota_that_ends_in_the_middle_is_one_finding_that_says_when_to_ask_again():
+    why = "Quota for user `watcher` for 3600s has been exceeded"
+    gaps = tuple(NotSaid(what, why, Gap.OVER_QUOTA) for what in ("system.mutations", "its clock"))
+    finding = one(cluster(host(replicas=(replica(),), not_said=gaps)))
+    assert finding.kind is K.NOT_CHECKED
+    assert "system.mutations, its clock" in finding.what and why in finding.what
+    assert "until its interval ends" in finding.advice
+
+
 def test_what_an_old_server_lacks_is_a_note_for_all_hosts_at_once():
     gap = NotSaid("system.distribution_queue", "it is not there", Gap.ABSENT)
     facts = cluster(*(host(n, replicas=(replica(f"n{n}"),), not_said=(gap,)) for n in (1, 2)))
