@@ -132,6 +132,8 @@ class DirectorySender:
         self._errors_since_s = env.monotonic_s()
         self._last_exception = ""
         self._last_exception_s = 0.0
+        self._is_without_error = self._has_delivered = False
+        """The round that is under way, or was last."""
 
     # -- the loop --------------------------------------------------------------------------------------------
 
@@ -160,8 +162,10 @@ class DirectorySender:
         return float(min(self._options.sleep_s * 2 ** min(self._errors, 32), self._options.max_sleep_s))
 
     async def send_all(self) -> None:
-        """Send what is there now. Raises the first error; what was sent until then is gone."""
+        """Send what is there now. Raises the first error; what was sent until then is gone. An error is shown
+        until files were sent without one, as by a server."""
         async with self._turn:
+            self._is_without_error, self._has_delivered = True, False
             try:
                 self._disk.check_writable(self.directory)
                 await self._settle()
@@ -172,6 +176,8 @@ class DirectorySender:
             except Exception as error:
                 self._failed(error)
                 raise
+            if self._is_without_error and self._has_delivered:
+                self._last_exception = ""
 
     def facts(self) -> QueueFacts:
         files, size = size_of(self._disk, self.directory)
@@ -191,6 +197,7 @@ class DirectorySender:
     def _failed(self, error: Exception) -> None:
         self._decay()
         self._errors += 1
+        self._is_without_error = False
         self._last_exception = str(error)
         self._last_exception_s = self._env.now_s()
 
@@ -315,6 +322,7 @@ class DirectorySender:
         if not self._delivered.issuperset(numbers):
             await self._deliver(self._outgoing(files))
             self._delivered.update(numbers)
+            self._has_delivered = True
 
     def _outgoing(self, files: Sequence[SpoolFile]) -> Outgoing:
         async def body() -> AsyncIterator[bytes]:

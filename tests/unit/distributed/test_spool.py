@@ -196,10 +196,39 @@ def test_rows_that_do_not_fit_their_table_are_not_broken_and_hold_up_those_behin
         columns.add("gone")
         await sender.send_all()
         assert len(sent) == 2
-        assert (sender.facts().data_files, sender.facts().broken_files) == (0, 0)
+        facts = sender.facts()
+        assert (facts.data_files, facts.broken_files, facts.error_count) == (0, 0, 3)
+        assert facts.last_exception == "", "it is over"
 
     for batch in (None, BatchLimits()):
         asyncio.run(scenario(batch))
+
+
+def test_a_broken_file_is_told_of_until_files_were_sent_without_one(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        spool = TableSpool(LocalDisk(tmp_path), SpoolOptions())
+        spool.load()
+
+        async def put(token: str) -> None:
+            await spool.put([SpoolBlock(("shard1_all_replicas",), FileHead(token, ("k",), 1), rows(b"x"))])
+
+        async def deliver(_: Outgoing) -> None:
+            pass
+
+        sender = DirectorySender(spool, "shard1_all_replicas", deliver, SystemEnv(), SenderOptions())
+        await put("damaged")
+        [file] = (tmp_path / "shard1_all_replicas").glob("*.bin")
+        file.write_bytes(b"nothing of ours")
+        await put("whole")
+        for _ in range(2):  # the second time there is nothing to do
+            await sender.send_all()
+            assert sender.facts().broken_files == 1
+            assert sender.facts().last_exception != ""
+        await put("another")
+        await sender.send_all()
+        assert (sender.facts().broken_files, sender.facts().last_exception) == (1, "")
+
+    asyncio.run(scenario())
 
 
 # -- names ---------------------------------------------------------------------------------------------------
