@@ -10,10 +10,11 @@ chDB starts like `clickhouse-local`, which differs from a server in ways that ma
   after every start (detached and not dropped: whatever it may hold stays);
 - its only user may do anything, also read any file: the user gets the rights of a server's default user
   without those on files (`SELECT * FROM file('/etc/passwd')` is refused with ACCESS_DENIED) and on ending the
-  process (SYSTEM SHUTDOWN would signal the whole process group); its function `file` is another one
-  (`shadowed_functions`); and settings that name a file are constants: it would be written, or its text would
-  stand in the error that it is no template (`FORMAT Template`), or every address of engine URL would be one
-  (`url_base`).
+  process (SYSTEM SHUTDOWN would signal the whole process group) or making it fail (SYSTEM ENABLE FAILPOINT,
+  with which ClickHouse itself is tested, may leave it waiting for ever, or without what it has written); its
+  function `file` is another one (`shadowed_functions`); and settings that name a file are constants: it would
+  be written, or its text would stand in the error that it is no template (`FORMAT Template`), or every
+  address of engine URL would be one (`url_base`).
   Templates are given as text (`format_template_row_format`), and schemas are made of the columns (a schema
   given as text, too, would be kept as a file, wherever the process works);
 - statements are looked at as SQL before chDB gets them (`guard`), so there is neither another dialect nor the
@@ -201,7 +202,7 @@ def _users(settings: ChdbSettings) -> str:
     one (`receive_timeout`)."""
     grants = [
         "GRANT ALL ON *.*",
-        "REVOKE SYSTEM SHUTDOWN ON *.*",
+        "REVOKE SYSTEM SHUTDOWN, SYSTEM FAILPOINT ON *.*",
         "REVOKE CREATE DATABASE, CREATE TABLE, CREATE DICTIONARY, DROP ON system.*",
         f"REVOKE CREATE DATABASE ON {LOCAL_DATABASE}.*",
         "REVOKE FILE, SQLITE ON *.*",

@@ -1,4 +1,5 @@
-"""chDB itself reads and writes no file of the machine, by whatever way a name has come to it.
+"""chDB itself reads and writes no file of the machine, by whatever way a name has come to it, and cannot be
+made to fail.
 
 The statements go to chDB as they are: nothing has looked at their text (`test_guard` is about that).
 """
@@ -84,6 +85,17 @@ async def test_sqlites_files_are_out_of_reach(pool: ChdbPool, tmp_path: Path) ->
         f"CREATE TABLE u ENGINE = SQLite({path}, 't')",
         f"CREATE DATABASE u ENGINE = SQLite({path})",
         "CREATE TABLE u (a String) ENGINE = File(TSV)",
+    ):
+        with pytest.raises(SqlError) as refusal:
+            await pool.query(sql)
+        assert refusal.value.code == Code.ACCESS_DENIED, sql
+
+
+async def test_nobody_ends_the_process_or_makes_it_fail(pool: ChdbPool) -> None:
+    for sql in (
+        "SYSTEM ENABLE FAILPOINT dummy_failpoint",
+        "SYSTEM WAIT FAILPOINT dummy_failpoint",
+        "SYSTEM SUSPEND FOR 1 SECOND",
     ):
         with pytest.raises(SqlError) as refusal:
             await pool.query(sql)
