@@ -191,7 +191,7 @@ def hosts_table(hosts: Sequence[HostOutcome]) -> str:
             (
                 host.host.readable,
                 str(host.state),
-                "" if host.code is None else host.code,
+                host.code or "",
                 host.duration_ms,
                 error_text(host),
             )

@@ -202,6 +202,8 @@ def _failures(view: QueueView, now_ms: int) -> Iterator[Stuck]:
     for task in fresh[:_MOST_FAILURES]:
         by_error: dict[tuple[int, str], list[str]] = {}
         for host, failure in task.failures.items():
+            if _was_made_good(view, task, host):
+                continue
             by_error.setdefault((failure.code, _without_host(failure.error, host)), []).append(host)
         for (code, error), hosts in by_error.items():
             yield Stuck(
@@ -213,6 +215,18 @@ def _failures(view: QueueView, now_ms: int) -> Iterator[Stuck]:
                 host=hosts[0] if len(hosts) == 1 else "",
                 since_ms=task.created_ms,
             )
+
+
+def _was_made_good(view: QueueView, failed: Task, host: str) -> bool:
+    """Whether the host has done the same statement in a later task: somebody has sent it again. Of a task
+    that is not on the page nobody knows the text here."""
+    if not failed.query or host not in view.hosts:
+        return False
+    index = view.hosts.index(host)
+    return any(
+        task.query == failed.query and task.name > failed.name and task.cell(index) is Cell.DONE
+        for task in view.tasks
+    )
 
 
 def _query(task: Task) -> str:

@@ -101,6 +101,19 @@ def test_hosts_that_failed_alike_are_one_sentence() -> None:
     assert "Code: 57" in item.why
 
 
+def test_a_failure_that_was_made_good_is_history() -> None:
+    """A migration's statement is sent again to the host on which it failed, and to no other."""
+    failed = {A: failure("exists"), C: failure("exists")}
+    first = task(1, "fdf", failures=failed, query="CREATE TABLE t")
+    item = only(picture(queue(task(2, "d..", query="CREATE TABLE t"), first)).stuck)
+    assert item.host == C
+    assert f"failed on {C}" in item.what
+    # Another statement, and one that was done before, have nothing to do with it.
+    for other in (task(2, "ddd", query="CREATE TABLE u"), task(0, "ddd", query="CREATE TABLE t")):
+        item = only(picture(queue(*sorted((other, first), key=lambda one: one.name, reverse=True))).stuck)
+        assert f"failed on {A} and {C}" in item.what
+
+
 def test_a_failure_of_last_week_is_history() -> None:
     failed = {A: failure("exists")}
     assert picture(queue(task(1, "fdd", age_s=7 * 86400, failures=failed))).stuck == ()
