@@ -25,8 +25,8 @@ from engine.errors import Busy, KeeperAnswer, Unavailable
 from engine.migrations.files import Direction, load_folder
 from engine.migrations.ledger import Ledger
 from engine.migrations.lock import LeaseText
-from engine.migrations.states import MigrationState
-from engine.migrations.upkeep import mark, mark_done, refresh, unlock
+from engine.migrations.states import MigrationRecord, MigrationState
+from engine.migrations.upkeep import mark, mark_done, mark_up_to, refresh, unlock
 from engine.names import HostId
 
 
@@ -98,6 +98,11 @@ def history_command(directory: Path, cluster: str, ledger_url: str, as_json: boo
 @click.argument("state", type=click.Choice(["applied", "unapplied", "done"]))
 @click.option("--reason", required=True, help="Stays in the ledger.")
 @click.option("--host", default="", help="With done: which host, as host:port.")
+@click.option(
+    "--and-earlier",
+    is_flag=True,
+    help="With applied: all versions before it, too, as another tool left them.",
+)
 @click.option("--statement", type=click.IntRange(1), help="With done: only this statement of the migration.")
 @folder_options
 @config_option
@@ -109,6 +114,7 @@ def mark_command(
     state: str,
     reason: str,
     host: str,
+    and_earlier: bool,
     statement: int | None,
     directory: Path,
     cluster: str,
@@ -124,25 +130,34 @@ def mark_command(
     """
     if (state == "done") != bool(host) or (statement is not None and state != "done"):
         raise click.UsageError("`done` is about one host, and wants --host; the others take no host.")
+    if and_earlier and state != "applied":
+        raise click.UsageError("--and-earlier is for `applied`: what another tool has applied.")
     target = _host_of(host) if host else None
     place, ledger = Place.known(directory, cluster, config), open_ledger(ledger_url)
     request = request_for(Direction.UP, None, {"adopt_ledger": adopt_ledger})
 
-    async def work() -> str:
+    async def work() -> list[MigrationRecord]:
         async with place.runner(ledger) as runner:
+            if and_earlier:
+                return await mark_up_to(runner, request, version, reason=reason)
             if target is not None:
-                record = await mark_done(
-                    runner, request, version, host=target, statement=statement, reason=reason
-                )
-            else:
-                record = await mark(runner, request, version, applied=state == "applied", reason=reason)
-            return record.state.value
+                return [
+                    await mark_done(runner, request, version, host=target, statement=statement, reason=reason)
+                ]
+            return [await mark(runner, request, version, applied=state == "applied", reason=reason)]
 
     found = run_async(work())
-    if as_json:
-        print_json({"cluster": place.migrations.cluster, "version": version, "state": found})
+    if as_json and and_earlier:
+        versions = [record.version for record in found]
+        print_json({"cluster": place.migrations.cluster, "version": version, "marked": versions})
+    elif as_json:
+        state_now = found[0].state.value
+        print_json({"cluster": place.migrations.cluster, "version": version, "state": state_now})
     else:
-        click.echo(f"Version {version} is {found}.")
+        for record in found:
+            click.echo(f"Version {record.version} is {record.state}.")
+        if not found:
+            click.echo(f"Version {version} and all before it are applied already.")
 
 
 def _host_of(text: str) -> HostId:

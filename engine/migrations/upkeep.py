@@ -11,6 +11,7 @@ from engine.migrations.abandoned import require_gone
 from engine.migrations.decide import is_complete
 from engine.migrations.errors import MigrationRefused
 from engine.migrations.files import Direction
+from engine.migrations.lock import Lease
 from engine.migrations.model import RunRequest
 from engine.migrations.observe import given_up_targets, targets_of
 from engine.migrations.runner import MigrationRunner
@@ -89,23 +90,67 @@ async def mark(
         title = record.title if migration is None else migration.title
         if (applied and record.state.is_in_schema) or (not applied and record.state.is_untouched):
             raise MigrationRefused(f"{version}_{title} is {record.state} already.")
-        # A new generation: what was sent before is no part of what the person vouches for.
-        is_new = applied and record.state is not MigrationState.PENDING
-        generation = record.generation + 1 if is_new else record.generation
-        locked.writer(request.run_id, lease).record_event(
-            Event.MARKED_APPLIED if applied else Event.MARKED_UNAPPLIED,
-            version=version,
-            title=title,
-            direction=Direction.UP if applied else Direction.DOWN,
-            generation=generation,
-            statements=record.statements if up is None else len(up.statements),
-            file_checksum=record.file_checksum if up is None else up.checksum,
-            done_by=request.requested_by,
-            note=reason,
-        )
+        _record_mark(runner, request, lease, record, applied=applied, reason=reason)
         return locked.record(version)
     finally:
         await locked.give_back(lease)
+
+
+async def mark_up_to(
+    runner: MigrationRunner, request: RunRequest, version: int, *, reason: str
+) -> list[MigrationRecord]:
+    """A person declares applied what another tool has applied: this version and all before it. Those that are
+    in the schema already are passed over, so that it may be repeated; returns the others.
+
+    Raises MigrationRefused before anything is recorded where one of them was begun or rolled back here: of
+    that one the ledger knows more, and it is marked by itself.
+    """
+    if not reason.strip():
+        raise MigrationRefused("Marking needs a reason; it stays in the ledger.")
+    if runner.migrations.get(version) is None:
+        raise MigrationRefused(f"There is no version {version} in {runner.migrations.folder}.")
+    locked = runner.locked
+    lease = await locked.acquire(request)
+    try:
+        records = [locked.record(each) for each in runner.migrations.versions if each <= version]
+        missing = [record for record in records if not record.state.is_in_schema]
+        for record in missing:
+            if record.state is not MigrationState.PENDING:
+                raise MigrationRefused(
+                    f"Version {record.version} is {record.state}.",
+                    hint=f"Look at it and mark it by itself: oncluster migrate mark {record.version} applied",
+                )
+        for record in missing:
+            _record_mark(runner, request, lease, record, applied=True, reason=reason)
+        return [locked.record(record.version) for record in missing]
+    finally:
+        await locked.give_back(lease)
+
+
+def _record_mark(
+    runner: MigrationRunner,
+    request: RunRequest,
+    lease: Lease,
+    record: MigrationRecord,
+    *,
+    applied: bool,
+    reason: str,
+) -> None:
+    migration = runner.migrations.get(record.version)
+    up = None if migration is None else migration.up
+    # A new generation: what was sent before is no part of what the person vouches for.
+    is_new = applied and record.state is not MigrationState.PENDING
+    runner.locked.writer(request.run_id, lease).record_event(
+        Event.MARKED_APPLIED if applied else Event.MARKED_UNAPPLIED,
+        version=record.version,
+        title=record.title if migration is None else migration.title,
+        direction=Direction.UP if applied else Direction.DOWN,
+        generation=record.generation + 1 if is_new else record.generation,
+        statements=record.statements if up is None else len(up.statements),
+        file_checksum=record.file_checksum if up is None else up.checksum,
+        done_by=request.requested_by,
+        note=reason,
+    )
 
 
 async def mark_done(

@@ -163,22 +163,6 @@ def test_an_applied_migration_whose_file_is_gone_is_reported(tmp_path: Path) -> 
     in_world(tmp_path, scenario)
 
 
-def test_a_migration_whose_files_are_gone_for_good_can_be_marked_as_not_applied(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        await world.start()
-        await drive(await world.runner(), world.request())
-        (world.folder / "3_more.up.sql").unlink()
-        (world.folder / "3_more.down.sql").unlink()
-        for version, applied in ((3, True), (4, False)):
-            with pytest.raises(MigrationRefused, match=f"no version {version}"):
-                await mark(await world.runner(), world.request(), version, applied=applied, reason="x")
-        await mark(await world.runner(), world.request(), 3, applied=False, reason="squashed into 2")
-        assert (await drive(await world.runner(), world.request())).state is RunState.DONE
-        assert world.states()[3] == "rolled_back"
-
-    in_world(tmp_path, scenario)
-
-
 def test_a_version_that_arrives_below_the_applied_ones_is_refused_unless_allowed(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         await world.start()
@@ -340,53 +324,6 @@ def _copied(ledger: Path | str, file: Path) -> Path:
     with closing(sqlite3.connect(ledger)) as source, closing(sqlite3.connect(file)) as target:
         source.backup(target)
     return file
-
-
-def test_a_migration_can_be_marked_with_a_reason_and_is_passed_over_then(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        await world.start()
-        runner = await world.runner()
-        with pytest.raises(MigrationRefused, match="reason"):
-            await mark(runner, world.request(), 1, applied=True, reason=" ")
-        record = await mark(runner, world.request(), 1, applied=True, reason="made by hand")
-        assert (record.state.value, record.note) == ("marked", "made by hand")
-        world.hosts[NODE1].objects.add("s.a")
-        world.hosts[NODE2].objects.add("s.a")
-        await drive(runner, world.request())
-        assert world.states() == {1: "marked", 2: "applied", 3: "applied"}
-        assert len(world.entries()) == 2
-
-    in_world(tmp_path, scenario)
-
-
-def test_marking_as_not_applied_makes_the_next_run_send_it_under_new_tokens(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        await world.start()
-        await drive(await world.runner(), world.request())
-        await mark(await world.runner(), world.request(), 3, applied=False, reason="dropped by hand")
-        assert world.states()[3] == "rolled_back"
-        await drive(await world.runner(), world.request())
-        assert world.states()[3] == "applied"
-        assert len(world.entries()) == 5
-
-    in_world(tmp_path, scenario)
-
-
-def test_a_migration_that_was_marked_in_the_middle_of_a_rollback_can_be_rolled_back_again(
-    tmp_path: Path,
-) -> None:
-    async def scenario(world: World) -> None:
-        await world.start()
-        await drive(await world.runner(), world.request())
-        world.hosts[NODE2].fails["DROP TABLE IF EXISTS s.c"] = (241, "Memory limit exceeded")
-        assert (await drive(await world.runner(), world.down())).state is RunState.FAILED
-        await mark(await world.runner(), world.request(), 3, applied=True, reason="put back by hand")
-        world.hosts[NODE2].fails.clear()
-        assert (await drive(await world.runner(), world.down())).state is RunState.DONE
-        assert world.states()[3] == "rolled_back"
-        assert all("s.c" not in objects for objects in world.schemas().values())
-
-    in_world(tmp_path, scenario)
 
 
 def test_unlocking_takes_the_lock_from_a_holder_that_will_not_come_back(tmp_path: Path) -> None:

@@ -339,6 +339,7 @@ def test_who_meets_a_failure_is_told_the_way_out_of_that_direction(
         (["7", "applied", "--host", "node03:9000"], "wants --host"),
         (["7", "applied", "--statement", "1"], "wants --host"),
         (["7", "done", "--host", "node03"], "is not host:port"),
+        (["7", "unapplied", "--and-earlier"], "is for `applied`"),
     ],
 )
 def test_who_vouches_for_a_host_names_it(arguments: list[str], says: str) -> None:

@@ -49,6 +49,7 @@ def test_the_how_to_s_loop_makes_two_files_of_one_of_goose_or_dbmate(tmp_path: P
             "00002_c.sql": f"-- +goose up\n{CREATE};\n--+goose  DOWN \nDROP TABLE v;\n",
             "00003_d.sql": "-- migrate:up\nA;\n-- migrate:down\nB;\n-- migrate:up\nC;\n-- migrate:down\nD;\n",
             "00004_e.sql": f"-- +goose Up\n{CREATE};\n",
+            "5_f.sql": f"{CREATE};\n",
             "20240101000000_b.sql": f"-- migrate:up\n{CREATE}\n\n--migrate:down x:y\nDROP TABLE u\n",
         },
     )
@@ -65,6 +66,7 @@ def test_the_how_to_s_loop_makes_two_files_of_one_of_goose_or_dbmate(tmp_path: P
         2: [[CREATE], ["DROP TABLE v"]],
         3: [["A", "C"], ["D", "B"]],
         4: [[CREATE], None],
+        5: [[CREATE], None],
         20240101000000: [[CREATE], ["DROP TABLE u"]],
     }
 
