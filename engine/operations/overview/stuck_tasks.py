@@ -209,8 +209,8 @@ def _failures(view: QueueView, now_ms: int) -> Iterator[Stuck]:
             yield Stuck(
                 what=f"{task.name} ({_query(task)}) failed on {enumerated(hosts)}.",
                 why=said(error) if error.startswith("Code:") else f"Code {code}: {said(error)}",
-                advice="Remove the cause and send it again (run its migration again, if it is one's); other "
-                "hosts keep what they have done.",
+                advice="Remove the cause and send it again (a migration's: run it with retry_failed); "
+                "other hosts keep what they have done.",
                 task=task.name,
                 host=hosts[0] if len(hosts) == 1 else "",
                 since_ms=task.created_ms,
