@@ -50,6 +50,7 @@ def test_the_how_to_s_loop_makes_two_files_of_one_of_goose_or_dbmate(tmp_path: P
             "00003_d.sql": "-- migrate:up\nA;\n-- migrate:down\nB;\n-- migrate:up\nC;\n-- migrate:down\nD;\n",
             "00004_e.sql": f"-- +goose Up\n{CREATE};\n",
             "5_f.sql": f"{CREATE};\n",
+            "6_g.sql": "-- migrate:down\nB;\n",
             "20240101000000_b.sql": f"-- migrate:up\n{CREATE}\n\n--migrate:down x:y\nDROP TABLE u\n",
         },
     )
@@ -67,6 +68,7 @@ def test_the_how_to_s_loop_makes_two_files_of_one_of_goose_or_dbmate(tmp_path: P
         3: [["A", "C"], ["D", "B"]],
         4: [[CREATE], None],
         5: [[CREATE], None],
+        6: [[], ["B"]],
         20240101000000: [[CREATE], ["DROP TABLE u"]],
     }
 
