@@ -432,6 +432,17 @@ def test_the_nodes_own_database_is_shown_to_nobody(pair: Pair) -> None:
     assert pair.n1.query("SHOW DATABASES", session_id="left").split() == databases
 
 
+def test_what_a_node_makes_for_a_statement_stands_in_no_list_of_tables(pair: Pair) -> None:
+    """For who may only read, and beside other tables of `system`, `system.tables` is a temporary view."""
+    pair.n1.query("CREATE TABLE d.listed (a Int8) ENGINE = ReplicatedMergeTree('/listed', 'r') ORDER BY a")
+    listed = "SELECT name FROM system.tables WHERE database IN ('', 'nosuch') OR name = 'listed'"
+    pair.n1.query("SET readonly = 1", session_id="lister")
+    assert pair.n1.query(listed, session_id="lister") == "listed\n"
+    assert pair.n1.query(f"{listed} AND (SELECT count() FROM system.clusters) > 0") == "listed\n"
+    pair.n1.query("CREATE TEMPORARY TABLE mine (a Int8)", session_id="mine")
+    assert pair.n1.query(f"{listed} ORDER BY name", session_id="mine") == "listed\nmine\n"
+
+
 def test_who_may_only_read_changes_nothing(pair: Pair) -> None:
     pair.n1.query("CREATE TABLE d.still (a UInt64) ENGINE = ReplicatedMergeTree('/still', 'r') ORDER BY a")
     pair.n1.query("INSERT INTO d.still VALUES (1)")

@@ -17,7 +17,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol, runtime_checkable
 
 from engine.errors import Code, SqlError
-from engine.names import quote_identifier
+from engine.names import quote_identifier, quote_string
 from engine.node.statements.statement import Asked
 from engine.node.statements.tables_beside import TablesBeside
 from engine.node.system.shown_as_select import (
@@ -33,6 +33,8 @@ from engine.storage import ChdbSession
 from engine.storage.statement_text import LONG_TEXT
 
 _BATCH_BYTES = 1 << 20
+_LIST = "tables"
+"""The table of `system` that shows temporary ones, too."""
 _REWRITTEN = frozenset(
     {
         StatementKind.SELECT,
@@ -186,6 +188,9 @@ class SystemTables:
                     await session.close()
                 return
         selects = {t.name: await t.select(asked, tokens) for t in used if isinstance(t, SystemView)}
+        if _LIST in selects:  # what is made here is nobody's table
+            made = ", ".join(quote_string(table.name) for table in used)
+            selects[_LIST] = f"SELECT * FROM ({selects[_LIST]}) WHERE database != '' OR name NOT IN ({made})"
         async with TablesBeside.of(asked, for_text=max(selects.values(), key=len, default="")) as beside:
             for table in used:
                 if isinstance(table, SystemView):
@@ -199,7 +204,7 @@ class SystemTables:
     async def _as_select(self, asked: Asked, statement: Statement) -> str:
         if statement.kind is StatementKind.SHOW:
             return show_as_select(asked.sql, database=asked.current_database)
-        view = self._tables.get("tables")
+        view = self._tables.get(_LIST)
         is_shown = isinstance(view, SystemView) and view.is_needed and statement.kind in _READING
         if not is_shown or not mentions_information_schema(asked.sql):
             return asked.sql
