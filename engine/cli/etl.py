@@ -31,7 +31,7 @@ from engine.etl.launch import (
 )
 from engine.etl.report import LoadReport
 from engine.etl.request import LoadMode, LoadRequest, parse_day
-from engine.etl.targets import CLUSTER, FIRST_DAY, LAST_DAY, require_targets
+from engine.etl.targets import CLUSTER, FIRST_DAY, LAST_DAY, require_over, require_targets
 
 
 @click.group(name="etl")
@@ -114,7 +114,9 @@ def load_command(
 
     async def work() -> tuple[LoadReport, LoadCheck | None]:
         async with _counts(target) as counts:
-            await require_targets(counts, target.shards[0].replicas[0].host)
+            host = target.shards[0].replicas[0].host
+            await require_targets(counts, host)
+            await require_over(target.name, counts, host)
             report = await run_load(settings, request, on_line=lambda line: click.echo(line, err=True))
             return report, None if no_check else await check_load(report, target, counts, env=SystemEnv())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from engine.errors import ConfigError
 from engine.etl.check import Counts
+from engine.names import quote_string
 
 CLUSTER = "order_cluster"
 # All of the sample data. Its last evening in New York is the next year in UTC.
@@ -31,6 +32,23 @@ async def require_targets(counts: Counts, host: str) -> None:
         missing = tuple([target for target in targets if not await _is_there(counts, host, target)])
         if missing:
             raise TargetsMissing(missing, host)
+
+
+async def require_over(cluster: str, counts: Counts, host: str) -> None:
+    """Raises ConfigError where the Distributed tables name another cluster: the load would go there, and the
+    check would look here. One that a macro names is not looked at."""
+    names = ", ".join(quote_string(target.partition(".")[2]) for target in TARGETS)
+    named = f"""trim(BOTH {quote_string("'")} FROM extract(engine_full, '^Distributed[(]([^,]+)'))"""
+    elsewhere = await counts.count(
+        host,
+        f"SELECT count() FROM system.tables WHERE database = 'flights' AND name IN ({names}) "
+        f"AND engine = 'Distributed' AND {named} != {quote_string(cluster)} AND {named} NOT LIKE '%{{%'",
+    )
+    if elsewhere:
+        raise ConfigError(
+            f"The tables of the load are not over the cluster '{cluster}'.",
+            hint=f"Name the cluster of {TARGETS[0]} with --cluster.",
+        )
 
 
 async def _is_there(counts: Counts, host: str, target: str) -> bool:

@@ -44,8 +44,10 @@ from engine.etl.launch import (
 )
 from engine.etl.report import LoadReport, TableReport
 from engine.etl.request import LoadMode, LoadRequest, job_id_from, parse_day, parse_mode
-from engine.etl.targets import TargetsMissing, require_targets
+from engine.etl.targets import TargetsMissing, require_over, require_targets
+from engine.names import quote_string
 from engine.processes import is_alive
+from engine.storage.scratch import ScratchChdb
 
 CLUSTER = Cluster(
     "c",
@@ -287,6 +289,26 @@ async def test_tables_and_columns_that_are_not_there_are_named() -> None:
     with pytest.raises(TargetsMissing, match="a1 has no column") as missing:
         await require_targets(Tables(), "a1")
     assert missing.value.missing == ("flights.flights_all.airline",)
+
+
+@pytest.mark.slow
+async def test_a_load_into_a_cluster_that_the_tables_do_not_name_is_refused() -> None:
+    """The condition is evaluated by chDB, over a row that stands for `system.tables`."""
+
+    class Tables:
+        async def count(self, host: str, sql: str) -> int:
+            row = "'flights' AS database, 'flights_all' AS name, 'Distributed' AS engine"
+            rows = f"(SELECT {row}, {text} AS engine_full)"
+            return int(await scratch.query(sql.replace("system.tables", rows)))
+
+    async with ScratchChdb() as scratch:
+        for first in ("'orders'", "orders", "'{cluster}'"):
+            text = quote_string(f"Distributed({first}, 'flights', 'flights', cityHash64(a, b))")
+            await require_over("orders", Tables(), "a1")
+        for first in ("'logs'", "logs"):
+            text = quote_string(f"Distributed({first}, 'flights', 'flights')")
+            with pytest.raises(ConfigError, match="not over the cluster 'orders'"):
+                await require_over("orders", Tables(), "a1")
 
 
 # --- launching ----------------------------------------------------------------------------------------------
