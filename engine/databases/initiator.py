@@ -2,8 +2,8 @@
 
 Safety argument: that of `proposal`. A statement's number is given up, or its `try` goes with the session, if
 it is not committed: the others wait for it no longer. One that Keeper was lost for before it was begun gets
-another number. Committed and perhaps not carried out here, the session begins anew, which compares the
-definitions.
+another number. Committed and perhaps not carried out here, or not committed and not undone, the session
+begins anew, which compares the definitions.
 
 Source: ClickHouse's DatabaseReplicated::tryEnqueueReplicatedDDL and
 DatabaseReplicatedDDLWorker::tryEnqueueAndExecuteEntry.
@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections.abc import Collection, Mapping
 
+from engine.databases.comparison import fits
 from engine.databases.digest import digest_of
 from engine.databases.numbering import enqueue, on_same_session
 from engine.databases.progress import Progress
@@ -179,10 +180,14 @@ class Initiator:
         except BaseException:  # whatever it is, also a cancellation: the number must not be waited for
             if proposal is None or not proposal.is_committed:
                 await self._give_up(keeper, number)
-            else:
-                self._progress.restart()  # committed, and perhaps not carried out here
+            if proposal is not None and (proposal.is_committed or self._differs()):
+                self._progress.restart()  # committed, and perhaps not carried out here; or not undone
             raise
         await self._correct(keeper, proposal)
+
+    def _differs(self) -> bool:
+        known = self._progress.known
+        return not fits(self._replica.schema, str(digest_of(known)).encode(), known)
 
     async def _take_turn(self, keeper: Keeper, number: int, deadline_s: float) -> None:
         replica = self._replica

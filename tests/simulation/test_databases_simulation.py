@@ -302,6 +302,31 @@ def test_a_connection_that_breaks_costs_no_statement(what: str) -> None:
     run_simulation(1, main)
 
 
+def test_an_effect_that_could_not_be_undone_is_taken_back_in_the_same_session() -> None:
+    """The session may live for weeks, and the names stand for other tables here than everywhere else."""
+
+    async def main(env: SimulationEnv) -> None:
+        _, replica, database = await _one_replica(env)
+        assert replica.schema is not None
+        assert await replica.submit("CREATE a t") == "ok"
+        schema = replica.schema
+
+        async def fails_behind_its_effect(query: str, _: Commit) -> None:
+            await schema.execute(0, query, {}, Fence())
+            raise SqlError(Code.NOT_ENOUGH_SPACE, "no room for more")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(schema, "as_initiator", fails_behind_its_effect)
+            assert await replica.submit("RENAME a b") == "failed"
+            assert replica.disk.texts == {"b": "t"}
+        await env.sleep(30)
+        assert replica.disk.texts == {"a": "t"} and replica.disk.aside == []
+        assert await replica.submit("RENAME a c") == "ok"
+        await database.stop(grace_s=1)
+
+    run_simulation(1, main)
+
+
 def test_a_statement_whose_session_ends_before_its_commit_is_known_not_to_be_committed() -> None:
     async def main(env: SimulationEnv) -> None:
         server, replica, database = await _one_replica(env)
