@@ -7,6 +7,7 @@ import asyncio
 from dataclasses import dataclass
 
 from engine.ddl.task import Footprint, Task, footprint_of
+from engine.names import entry_number
 
 
 @dataclass(slots=True)
@@ -32,6 +33,11 @@ class Backlog:
 
     def names(self) -> frozenset[str]:
         return frozenset(slot.task.name for slot in self._slots)
+
+    @property
+    def latest(self) -> int:
+        """The number of the latest entry in it; -1 if it is empty."""
+        return max((entry_number(slot.task.name) or 0 for slot in self._slots), default=-1)
 
     def add(self, task: Task) -> None:
         """Tasks come in queue order."""

@@ -60,12 +60,13 @@ class Resolver(Protocol):
 
 
 class SystemResolver:
-    """The operating system's resolver; an answer is kept for `keep_s` seconds, a failure is not."""
+    """The operating system's resolver; an answer is kept for `keep_s` seconds, a failure is not. So are the
+    addresses of this machine, which may get one more while the node runs."""
 
     def __init__(self, *, keep_s: float = 15.0) -> None:
         self._keep_s = keep_s
         self._known: dict[str, tuple[float, frozenset[str]]] = {}
-        self._local: frozenset[str] | None = None
+        self._local: tuple[float, frozenset[str]] = (0.0, frozenset())
 
     async def resolve(self, host: str) -> frozenset[str]:
         loop = asyncio.get_running_loop()
@@ -81,16 +82,23 @@ class SystemResolver:
         return addresses
 
     def local_addresses(self) -> frozenset[str]:
-        if self._local is None:
-            import psutil
+        now_s = asyncio.get_running_loop().time()
+        until_s, local = self._local
+        if not local or now_s >= until_s:
+            local = _addresses_of_this_machine()
+            self._local = now_s + self._keep_s, local
+        return local
 
-            self._local = frozenset(
-                address.address.split("%")[0]
-                for addresses in psutil.net_if_addrs().values()
-                for address in addresses
-                if address.family in (socket.AF_INET, socket.AF_INET6)
-            )
-        return self._local
+
+def _addresses_of_this_machine() -> frozenset[str]:
+    import psutil
+
+    return frozenset(
+        address.address.split("%")[0]
+        for addresses in psutil.net_if_addrs().values()
+        for address in addresses
+        if address.family in (socket.AF_INET, socket.AF_INET6)
+    )
 
 
 @dataclass(slots=True)

@@ -19,10 +19,10 @@ from engine.ddl.outcome import HostOutcome, HostState
 from engine.ddl.outcome_record import correct_outcome_record
 from engine.ddl.report import Claim, Report
 from engine.ddl.runner import StatementRunner
-from engine.ddl.scan import WorkerMemory
 from engine.ddl.series import Series
 from engine.ddl.status import ExecutionStatus
 from engine.ddl.task import Task
+from engine.ddl.worker_memory import WorkerMemory
 from engine.env import Env
 from engine.errors import Busy
 from engine.keeper.base import Keeper

@@ -11,10 +11,14 @@ from dataclasses import dataclass
 
 from engine.config.model import Cluster, Replica, Shard
 from engine.ddl.identity import NodeIdentity, Resolver, is_local_address, is_loopback, is_own_host
+from engine.env import Env
 from engine.errors import Code, SqlError
 from engine.names import HostId
 
 logger = logging.getLogger(__name__)
+
+KEPT_S = 30.0
+"""A name may mean another machine by then."""
 
 IsClaimedByUs = Callable[[HostId], Awaitable[bool]]
 """Whether `replicas/<host_id>/active` holds this server's UUID."""
@@ -25,27 +29,35 @@ class Match:
     """`host` is this node among an entry's hosts, None if it is none of them.
 
     `unresolved` are hosts that DNS knew nothing about, while nothing else matched: one of them may be this
-    node.
+    node. `elsewhere`, without any such: what it takes for other machines, which may be out of date.
     """
 
     host: HostId | None
     unresolved: tuple[HostId, ...] = ()
+    elsewhere: tuple[HostId, ...] = ()
 
 
 class HostMatcher:
-    """Finds this node in host lists; remembers the answer for a list until `forget`.
+    """Finds this node in host lists; remembers the answer for a list until `forget`, for `KEPT_S` at most.
 
     An entry of a thousand hosts is matched once, not once for each entry.
     """
 
     def __init__(
-        self, identity: NodeIdentity, resolver: Resolver, *, host_name: str, is_claimed_by_us: IsClaimedByUs
+        self,
+        identity: NodeIdentity,
+        resolver: Resolver,
+        env: Env,
+        *,
+        host_name: str,
+        is_claimed_by_us: IsClaimedByUs,
     ) -> None:
+        self._env = env
         self._identity = identity
         self._resolver = resolver
         self._host_name = host_name
         self._is_claimed_by_us = is_claimed_by_us
-        self._known: dict[tuple[HostId, ...], HostId | None] = {}
+        self._known: dict[tuple[HostId, ...], tuple[float, Match]] = {}
 
     def forget(self) -> None:
         """Names may mean something else now."""
@@ -61,24 +73,26 @@ class HostMatcher:
 
     async def match(self, hosts: tuple[HostId, ...]) -> Match:
         """The first host that is this node. A second one is only logged."""
-        if hosts in self._known:
-            return Match(self._known[hosts])
-        found, unresolved = await self._search(hosts)
-        if found is None and unresolved:
-            return Match(None, unresolved)
-        if len(self._known) > 1000:
-            self._known.clear()
-        self._known[hosts] = found
-        return Match(found)
+        now_s = self._env.monotonic_s()
+        until_s, match = self._known.get(hosts, (now_s, None))
+        if match is not None and now_s < until_s:
+            return match
+        match = await self._search(hosts)
+        if not match.unresolved:
+            if len(self._known) > 1000:
+                self._known.clear()
+            self._known[hosts] = now_s + KEPT_S, match
+        return match
 
-    async def _search(self, hosts: Sequence[HostId]) -> tuple[HostId | None, tuple[HostId, ...]]:
+    async def _search(self, hosts: Sequence[HostId]) -> Match:
         candidates = [host for host in hosts if host.port in self._identity.ports]
         if self._host_name:
-            return next((host for host in candidates if host.host == self._host_name), None), ()
+            return Match(next((host for host in candidates if host.host == self._host_name), None))
         for host in candidates:
             if host.host == self._identity.host_name and not _is_loopback_name(host.host):
-                return host, ()
+                return Match(host)
         unresolved: list[HostId] = []
+        elsewhere: list[HostId] = []
         found: HostId | None = None
         for host in candidates:
             try:
@@ -89,6 +103,7 @@ class HostMatcher:
                 continue
             local = self._resolver.local_addresses()
             if not any(is_local_address(address, local) for address in addresses):
+                elsewhere.append(host)
                 continue
             # Every server is localhost to itself: only the one that has claimed the id may answer to it.
             if all(is_loopback(a) for a in addresses) and not await self._is_claimed_by_us(host):
@@ -97,7 +112,9 @@ class HostMatcher:
                 logger.warning("ddl.two_hosts_are_this_node first=%s second=%s", found, host)
                 break
             found = host
-        return found, tuple(unresolved)
+        if found is not None:
+            return Match(found)
+        return Match(None, tuple(unresolved)) if unresolved else Match(None, elsewhere=tuple(elsewhere))
 
 
 @dataclass(frozen=True, slots=True)

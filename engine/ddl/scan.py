@@ -6,9 +6,11 @@ cluster of ours get an error.
 
 An entry none of whose hosts is known to be this one, while DNS does not know some of them, may be ours, and
 so may one that Keeper lets us not read, because its ACL is for servers with another <identity>: it is looked
-at again as long as it is there, after `DNS_PATIENCE_S` seldom, and holds up nobody meanwhile. If it turns out
-to be ours after a later entry has been executed, it is refused, because statements must not take effect out
-of their order.
+at again as long as it is there, after `DNS_PATIENCE_S` seldom, and holds up nobody meanwhile. One whose hosts
+DNS takes for other machines is passed over, and the names are asked for again as seldom: a container that is
+started again has another address, and DNS says the one before for a while. If an entry turns out to be ours
+after a later one has been executed, it is refused, because statements must not take effect out of their
+order.
 
 Source: ClickHouse's DDLWorker::scheduleTasks and initAndCheckTask.
 """
@@ -18,19 +20,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from engine.config.model import Topology
 from engine.ddl.backlog import Backlog
 from engine.ddl.entry import DDLLogEntry
 from engine.ddl.failures import status_of
 from engine.ddl.identity import NodeIdentity, Resolver
-from engine.ddl.matching import HostMatcher
+from engine.ddl.matching import HostMatcher, Match
 from engine.ddl.replicas import ReplicaMarker
 from engine.ddl.report import Report, Reporter
 from engine.ddl.runner import StatementRunner
 from engine.ddl.status import ExecutionStatus
 from engine.ddl.task import check_initiator, interpret, interpret_without_cluster
+from engine.ddl.worker_memory import LOOK_AGAIN_S, LOOK_SELDOM_S, WorkerMemory
 from engine.env import Env
 from engine.errors import Code, MalformedEntry, NoAuth, NoNode, SqlError
 from engine.keeper.base import Keeper, Node, WatchEvent
@@ -39,83 +42,15 @@ from engine.names import HostId, QueuePaths, entry_name, entry_number
 
 logger = logging.getLogger(__name__)
 
-DNS_PATIENCE_S = 30.0
-LOOK_AGAIN_S = 5.0
-LOOK_SELDOM_S = 60.0
-"""A name that DNS has not known for a while mostly is of a host that is no more."""
 _SHORTEST_WAIT_S = 0.1
 _PREFETCH = 64
 _TOO_LATE = ExecutionStatus(
     Code.UNFINISHED,
-    f"Code: {int(Code.UNFINISHED)}. DB::Exception: This entry could not be begun in its turn, because a host "
-    "name in it did not resolve, because Keeper did not let it be read or because it was being removed, and "
-    "later entries have been executed since. Submit the statement again under a new token. (UNFINISHED)",
+    f"Code: {int(Code.UNFINISHED)}. DB::Exception: This entry was not begun in its turn, because no host "
+    "name in it resolved to this machine, because Keeper did not let it be read or because it was being "
+    "removed, and later entries have been executed since. Submit the statement again under a new token. "
+    "(UNFINISHED)",
 )
-
-
-@dataclass(slots=True)
-class Undecided:
-    """An entry that is perhaps ours, since when, and when it is looked at again."""
-
-    since_s: float
-    again_s: float
-
-
-@dataclass(slots=True)
-class WorkerMemory:
-    """What a worker remembers of the queue from one session to the next.
-
-    `settled`: nothing more to do here. `undecided`: perhaps ours. `latest_executed` is the
-    number of the latest entry that was executed here, `max_entry` of the latest that was handled in any way.
-    """
-
-    settled: set[str] = field(default_factory=set)
-    undecided: dict[str, Undecided] = field(default_factory=dict)
-    queue_czxid: int = 0
-    host_guess: HostId | None = None
-    max_entry: int = -1
-    latest_executed: int = -1
-    wake: asyncio.Event = field(default_factory=asyncio.Event)
-    is_stopping: bool = False
-    topology_serial: int = 0
-
-    def settle(self, name: str) -> None:
-        self.settled.add(name)
-        self.undecided.pop(name, None)
-        self.max_entry = max(self.max_entry, entry_number(name) or 0)
-
-    def look_again(self, name: str, now_s: float) -> None:
-        """The entry is undecided, now or still."""
-        known = self.undecided.setdefault(name, Undecided(now_s, now_s))
-        is_new = now_s - known.since_s < DNS_PATIENCE_S
-        known.again_s = now_s + (LOOK_AGAIN_S if is_new else LOOK_SELDOM_S)
-
-    def look_at_all_again(self) -> None:
-        """Names mean other hosts now, or may."""
-        for known in self.undecided.values():
-            known.again_s = known.since_s
-
-    def is_put_off(self, name: str, now_s: float) -> bool:
-        known = self.undecided.get(name)
-        return known is not None and known.again_s > now_s
-
-    def forget_absent(self, present: Collection[str]) -> None:
-        """An undecided entry that was removed would be waited for without end."""
-        self.settled.intersection_update(present)
-        if self.undecided:
-            here = frozenset(present)
-            self.undecided = {name: known for name, known in self.undecided.items() if name in here}
-
-    def start_over(self) -> None:
-        """Look at every entry again. What was executed was: nothing earlier may be executed after it."""
-        self.settled.clear()
-        self.look_at_all_again()
-
-    def forget_all(self) -> None:
-        """Names mean other entries now."""
-        self.settled.clear()
-        self.undecided.clear()
-        self.latest_executed = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +61,10 @@ class _Ahead:
     name: str
     node: Node
     done: set[str]
+
+
+class _HasMissed(Exception):
+    """Entries that were passed over are this node's; they come before the one that told it."""
 
 
 class QueueScan:
@@ -186,9 +125,12 @@ class QueueScan:
                 if entry_number(name) is not None and not memory.is_put_off(name, now_s)
             ]
             self._is_growing = bool(new)
-            for start in range(0, len(new), _PREFETCH):
-                await self._look_at(new[start : start + _PREFETCH])
-                await self._backlog.wait_until_shorter_than(2 * _PREFETCH)
+            try:
+                for start in range(0, len(new), _PREFETCH):
+                    await self._look_at(new[start : start + _PREFETCH])
+                    await self._backlog.wait_until_shorter_than(2 * _PREFETCH)
+            except _HasMissed:
+                continue
             self._is_first = False
             if self._on_round is not None:
                 self._on_round(present)
@@ -233,13 +175,15 @@ class QueueScan:
     async def _wait(self) -> None:
         """Until the queue changes; sooner when something has to be looked at again."""
         memory = self._memory
-        if not memory.undecided and not self._marker.refused:
+        if not memory.undecided and not memory.passed_over and not self._marker.refused:
             await memory.wake.wait()
             return
         now_s = self._env.monotonic_s()
         pauses_s = [known.again_s - now_s for known in memory.undecided.values()]
         if self._marker.refused:
             pauses_s.append(LOOK_AGAIN_S)
+        if memory.passed_over:
+            pauses_s.append(LOOK_SELDOM_S)
         try:
             async with asyncio.timeout(max(min(pauses_s), _SHORTEST_WAIT_S)):
                 await memory.wake.wait()
@@ -247,6 +191,15 @@ class QueueScan:
             if self._marker.refused:
                 await self._marker.mark(self._topology())
                 await self._marker.mark_others(self._topology())
+            await self._look_for_missed()
+
+    async def _look_for_missed(self) -> None:
+        """Names that DNS took for other machines may be this one's now."""
+        memory = self._memory
+        for hosts in list(memory.passed_over):
+            if (await self._matcher.match(hosts)).host is not None:
+                logger.warning("ddl.was_passed_over entries=%d", len(memory.passed_over[hosts]))
+                memory.reconsider(hosts, self._env.monotonic_s())
 
     async def _follow_topology(self) -> None:
         memory = self._memory
@@ -298,8 +251,11 @@ class QueueScan:
             return
         match = await self._matcher.match(entry.hosts)
         if match.host is None:
-            self._not_found(name, bool(match.unresolved))
+            self._not_found(name, entry.hosts, match)
             return
+        if entry.hosts in memory.passed_over:
+            memory.reconsider(entry.hosts, self._env.monotonic_s())
+            raise _HasMissed
         if match.host != memory.host_guess and await self._finished([name], match.host):
             memory.settle(name)
             return
@@ -324,7 +280,8 @@ class QueueScan:
             status = await self._runner.conclude(begun) if begun is not None else None
             await self._refuse(name, match.host, status or status_of(error))
             return
-        if name in memory.undecided and memory.latest_executed > (entry_number(name) or 0):
+        latest = max(memory.latest_executed, self._backlog.latest)
+        if name in memory.undecided and latest > (entry_number(name) or 0):
             await self._refuse(name, match.host, _TOO_LATE)
             return
         memory.undecided.pop(name, None)
@@ -337,13 +294,16 @@ class QueueScan:
             await self._reporter.report_without_claim(Report(name, host, status))
         self._memory.settle(name)
 
-    def _not_found(self, name: str, may_be_ours: bool) -> None:
+    def _not_found(self, name: str, hosts: tuple[HostId, ...], match: Match) -> None:
         memory = self._memory
-        if not may_be_ours:
-            logger.debug("ddl.not_for_this_host entry=%s", name)
-            memory.settle(name)
+        if match.unresolved:
+            self._put_off(name, "ddl.host_unresolved")
             return
-        self._put_off(name, "ddl.host_unresolved")
+        logger.debug("ddl.not_for_this_host entry=%s", name)
+        if match.elsewhere:
+            memory.pass_over(name, hosts)
+        else:
+            memory.settle(name)
 
     def _put_off(self, name: str, why: str) -> None:
         """It may be ours."""

@@ -43,10 +43,11 @@ from engine.ddl.own_sessions import OwnSessions
 from engine.ddl.replicas import ReplicaMarker
 from engine.ddl.report import Claim, Report, Reporter
 from engine.ddl.runner import StatementRunner
-from engine.ddl.scan import QueueScan, WorkerMemory
+from engine.ddl.scan import QueueScan
 from engine.ddl.shards import ShardEnd, ShardExecution
 from engine.ddl.status import BEFORE_EXECUTION
 from engine.ddl.task import Task, interpret_without_cluster
+from engine.ddl.worker_memory import WorkerMemory
 from engine.env import Env
 from engine.errors import (
     BadArguments,
@@ -236,6 +237,7 @@ class DDLWorker:
         matcher = HostMatcher(
             self._identity,
             self._resolver,
+            self._env,
             host_name=self._queue.host_name,
             is_claimed_by_us=marker.is_claimed_by_us,
         )

@@ -9,6 +9,7 @@ import pytest
 from engine.config.model import Cluster, Replica, Shard
 from engine.ddl.identity import FixedResolver, NodeIdentity, is_local_address
 from engine.ddl.matching import ClusterPlace, HostMatcher, Match, find_place
+from engine.env import SystemEnv
 from engine.errors import SqlError
 from engine.names import HostId
 from tests.unit.ddl.support import cluster, host
@@ -31,7 +32,7 @@ def matcher(
     *, host_name: str = "", name: str = "ch1", claims: object = claims_everything, **more: object
 ) -> HostMatcher:
     identity = NodeIdentity(name, 9000, UUID(int=1), **more)  # type: ignore[arg-type]
-    return HostMatcher(identity, RESOLVER, host_name=host_name, is_claimed_by_us=claims)  # type: ignore[arg-type]
+    return HostMatcher(identity, RESOLVER, SystemEnv(), host_name=host_name, is_claimed_by_us=claims)  # type: ignore[arg-type]
 
 
 async def found(matcher: HostMatcher, *hosts: HostId) -> HostId | None:
@@ -77,7 +78,7 @@ async def test_a_configured_host_name_has_to_be_local() -> None:
 async def test_an_unknown_name_may_be_this_node_as_long_as_nothing_else_matches() -> None:
     assert await matcher().match((host("nowhere"), host("ch2"))) == Match(None, (host("nowhere"),))
     assert await matcher().match((host("nowhere"), host("ch1"))) == Match(host("ch1"))
-    assert await matcher().match((HostId("nowhere", 1), host("ch2"))) == Match(None)
+    assert await matcher().match((HostId("nowhere", 1), host("ch2"))) == Match(None, elsewhere=(host("ch2"),))
 
 
 @pytest.mark.parametrize(

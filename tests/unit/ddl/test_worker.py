@@ -20,6 +20,7 @@ from engine.names import TableName
 from tests.unit.ddl.support import PATHS, PORT, Bench, host, listen, run, status_on, topology
 
 CREATE = "CREATE TABLE d.t ON CLUSTER c (a Int8) ENGINE = MergeTree"
+DROP = "DROP TABLE d.t ON CLUSTER c"
 REPLICATED = "CREATE TABLE d.t ON CLUSTER c (a Int8) ENGINE = ReplicatedMergeTree"
 ADD = "ALTER TABLE d.t ON CLUSTER c ADD COLUMN b Int8"
 CAPTURES = json.loads((pathlib.Path(__file__).parents[2] / "data" / "ddl_captures.json").read_text())
@@ -236,6 +237,44 @@ def test_an_entry_that_keeper_lets_nobody_read_holds_up_no_other_and_is_refused_
         assert status is not None and status.code == Code.UNFINISHED
 
     run(main)
+
+
+def test_a_worker_whose_name_dns_takes_for_another_machine_at_first_executes_all_in_order() -> None:
+    """A container that is started again has another address, and DNS says the one before for a while."""
+
+    async def main(bench: Bench) -> None:
+        table = {"a": "10.0.0.9"}
+        bench.start("container", resolver=FixedResolver(table, local=frozenset({"10.0.0.1"})))
+        first = await bench.put(DDLLogEntry(1, CREATE, (host("a"),)).to_bytes())
+        second = await bench.put(DDLLogEntry(1, DROP, (host("a"),)).to_bytes())
+        await bench.env.sleep(10)
+        assert await status_on(bench, first, "a") is None
+        table["a"] = "10.0.0.1"
+        await bench.env.sleep(10)
+        third = await bench.put(DDLLogEntry(1, CREATE, (host("a"),)).to_bytes())
+        await bench.env.sleep(90)
+        for name in (first, second, third):
+            assert await status_on(bench, name, "a") == ExecutionStatus()
+
+    run(main, "a")
+
+
+def test_what_a_worker_has_missed_is_not_executed_behind_what_it_has_executed_since() -> None:
+    async def main(bench: Bench) -> None:
+        table = {"a": "10.0.0.9", "own": "10.0.0.1"}
+        bench.start("container", resolver=FixedResolver(table, local=frozenset({"10.0.0.1"})))
+        missed = await bench.put(DDLLogEntry(1, CREATE, (host("a"),)).to_bytes())
+        await bench.put(DDLLogEntry(1, DROP, (host("own"),)).to_bytes())
+        await bench.env.sleep(10)
+        table["a"] = "10.0.0.1"
+        await bench.env.sleep(90)
+        latest = await bench.put(DDLLogEntry(1, CREATE, (host("a"),)).to_bytes())
+        await bench.env.sleep(10)
+        assert await status_on(bench, latest, "a") == ExecutionStatus()
+        status = await status_on(bench, missed, "a")
+        assert status is not None and status.code == Code.UNFINISHED
+
+    run(main, "a", "own")
 
 
 def test_a_worker_finds_itself_behind_another_name() -> None:
