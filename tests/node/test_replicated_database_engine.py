@@ -508,6 +508,7 @@ def test_a_node_that_was_away_and_one_that_is_new_get_everything(three: Three) -
         "DROP TABLE {d}.p SYNC",
         "DROP VIEW {d}.v SYNC",
         "DETACH TABLE {d}.p PERMANENTLY",
+        "DETACH VIEW {d}.v PERMANENTLY",
     ],
 )
 def test_what_a_replica_did_last_before_it_was_killed_is_no_reason_to_recover(
@@ -596,6 +597,26 @@ def test_of_a_table_that_was_not_committed_only_rows_are_kept(three: Three, crea
     assert three.n1.query(f"SELECT k FROM {broken}.{name}") == "1\n"
     three.n1.query(f"INSERT INTO {d}.own VALUES (2)")
     assert three.n1.query(f"SELECT k FROM {broken}.{name}") == "1\n", "no view takes anything there"
+
+
+@pytest.mark.parametrize("engine", ["MergeTree", "ReplicatedMergeTree"])
+def test_the_table_of_a_view_that_is_detached_stays_with_its_rows(three: Three, engine: str) -> None:
+    d = three.database()
+    three.n1.query(f"CREATE TABLE {d}.own (k UInt64) ENGINE = MergeTree ORDER BY k")
+    select = f"SELECT k FROM {d}.own"
+    three.n1.query(f"CREATE MATERIALIZED VIEW {d}.v ENGINE = {engine} ORDER BY k AS {select}")
+    three.n1.query(f"INSERT INTO {d}.own VALUES (1)")
+    three.n1.query(f"DETACH VIEW {d}.v PERMANENTLY")
+    eventually(lambda: len(three.digests(d)), 1)
+    assert sorted(three.children(f"/databases/{d}/metadata")) != ["own"], "chDB has its table, too"
+    three.call(three.local.node("n1").restart())
+    three.n1.query(f"SYSTEM SYNC DATABASE REPLICA {d}")
+    assert three.n1.query(f"SHOW DATABASES LIKE '{d}_broken%'") == ""
+    three.n2.query(f"ATTACH TABLE {d}.v")
+    assert three.n1.query(f"SELECT k FROM {d}.v") == "1\n"
+    three.same(DEFINITIONS.format(d))
+    eventually(lambda: len(three.digests(d)), 1)
+    assert len(three.children(f"/databases/{d}/metadata")) == 3
 
 
 def test_a_replica_that_differs_is_put_right_and_nothing_with_rows_is_lost(three: Three) -> None:

@@ -18,7 +18,7 @@ from engine.names import TableName
 from engine.node.databases.commit_fence import CommitFence
 from engine.node.databases.droppable import check_droppable
 from engine.node.databases.local_database import DISTRIBUTED, QUIET, LocalDatabase
-from engine.node.databases.moments import Moment, moment_of, opposite_of
+from engine.node.databases.moments import DETACHES, Moment, moment_of, opposite_of
 from engine.node.databases.other_hashes import OtherHashes
 from engine.node.databases.replacement import Replacement, has_rows_of_its_own, replaces_table
 from engine.node.databases.texts import changes, uuid_of
@@ -122,6 +122,8 @@ class InitiatedStatements:
             return
         uuid = uuid_of(text)
         inner = [other for other in texts if other.startswith(_INNER) and str(uuid) in other]
+        if statement.kind in DETACHES:
+            inner = []
         await check_droppable(self._database, asked, statement, inner)
         await commit(dict.fromkeys([name, *inner]))
         quiet = replace(asked, sql=without_if_empty(asked.sql), settings={**asked.settings, **QUIET})

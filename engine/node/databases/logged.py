@@ -18,7 +18,14 @@ from engine.names import quote_string
 from engine.node.databases.begun import BegunEntry
 from engine.node.databases.definition_places import select_of
 from engine.node.databases.local_database import QUIET, LocalDatabase, is_plain, not_loaded
-from engine.node.databases.moments import Moment, detached_again, moment_of, opposite_of, renamed_back
+from engine.node.databases.moments import (
+    DETACHES,
+    Moment,
+    detached_again,
+    moment_of,
+    opposite_of,
+    renamed_back,
+)
 from engine.node.databases.replacement import Replacement
 from engine.node.databases.rewriting import from_log, left_empty
 from engine.node.databases.texts import uuid_of
@@ -150,9 +157,7 @@ class LoggedStatements:
         """Whether an earlier try has taken effect, as far as the definitions say so."""
         texts = self._database.texts()
         first = statement.tables[0].table if statement.tables else ""
-        if statement.kind in (_K.DROP_TABLE, _K.DROP_VIEW, _K.DROP_DICTIONARY):
-            return first not in texts
-        if statement.kind.value.startswith("DETACH "):
+        if moment_of(statement) is Moment.BEFORE:
             return first not in texts
         if statement.uuid is not None:
             found = uuid_of(texts.get(first, ""))
@@ -177,9 +182,9 @@ def _has_to_be_noted(statement: Statement, before: Mapping[str, str]) -> bool:
 
 
 def _others(texts: Mapping[str, str], statement: Statement) -> Mapping[str, str]:
-    """Without the table that a statement is about, and the one that a view has for its own."""
+    """Without the table that a statement is about, and the one that goes with it."""
     about = statement.tables[0].table
-    uuid = uuid_of(texts.get(about, ""))
+    uuid = None if statement.kind in DETACHES else uuid_of(texts.get(about, ""))
     return {
         name: text
         for name, text in texts.items()

@@ -34,6 +34,8 @@ _CREATES = frozenset(
     }
 )
 
+DETACHES = frozenset({_K.DETACH_TABLE, _K.DETACH_VIEW, _K.DETACH_DICTIONARY})
+"""The table that a view has for its own stays; with DROP it goes."""
 _ATTACHES = frozenset({_K.ATTACH_TABLE, _K.ATTACH_VIEW, _K.ATTACH_DICTIONARY})
 
 
