@@ -140,10 +140,15 @@ async def make_definitions(
     )
     views = [table for table in plan.aside if not _is_table(local[table])]
     for table in [*views, *(table for table in plan.aside if table not in views)]:
-        if await _is_kept(schema, table, local, kept):
+        own = _own_table(table, local)
+        if own is not None and (wanted.get(own) == local[own] or schema.replicates(local[own])):
+            await schema.drop(table)  # a view; its table stays, or goes by itself
+        elif await _is_kept(schema, table, own, kept):
             await _put_aside(replica.env, schema, table, local, number)
         else:
             await schema.drop(table)
+            if own is not None:
+                await schema.drop(own)
     for table, _ in plan.renames:
         await schema.rename(table, _between(table))
     for table, new_name in plan.renames:
@@ -151,24 +156,20 @@ async def make_definitions(
     await _create_missing(schema, wanted)
 
 
-async def _is_kept(schema: LocalSchema, name: str, local: Mapping[str, str], kept: Kept) -> bool:
-    """A view for the table that it has for its own, unless that is replicated and goes or stays by itself."""
+async def _is_kept(schema: LocalSchema, name: str, own: str | None, kept: Kept) -> bool:
+    """A view for the table that it has for its own."""
     has = schema.has_data if kept is Kept.FILES else schema.has_rows
-    if _inner(local[name]) is None:
-        return await has(name)
-    own = _own_table(name, local)
-    return own is None or (not schema.replicates(local[own]) and await has(own))
+    return await has(name if own is None else own)
 
 
 async def _put_aside(env: Env, schema: LocalSchema, name: str, local: Mapping[str, str], number: int) -> None:
     """Of a view the table that it has for its own, under the view's name. The view would go on taking what is
     inserted where it reads, and refuse it when it does not find its table in the other database."""
-    table = name if _inner(local[name]) is None else _own_table(name, local)
+    own = _own_table(name, local)
     new_name = f"{name}_{number}_{env.rng.randrange(1000)}"
-    if table is not None:
-        log.warning("databases.moved_aside table=%s to=%s", name, new_name)
-        await schema.move_aside(table, new_name, replicated=schema.replicates(local[table]))
-    if table == name:
+    log.warning("databases.moved_aside table=%s to=%s", name, new_name)
+    await schema.move_aside(own or name, new_name, replicated=schema.replicates(local[own or name]))
+    if own is None:
         return
     if await schema.has_data(name):  # it could not be loaded
         await schema.move_aside(name, new_name, replicated=False)
@@ -233,9 +234,10 @@ def _uuid(text: str) -> str | None:
     return found[1] if found else None
 
 
-def _own_table(view: str, local: Mapping[str, str]) -> str | None:
-    inner = _inner(local[view])
-    return next((name for name, text in local.items() if _uuid(text) == inner), None)
+def _own_table(name: str, local: Mapping[str, str]) -> str | None:
+    """Of a materialized view."""
+    inner = _inner(local[name])
+    return next((other for other, text in local.items() if inner and _uuid(text) == inner), None)
 
 
 def _inner(text: str) -> str | None:

@@ -86,7 +86,7 @@ class LocalSchema(Protocol):
     async def rename(self, name: str, new_name: str) -> None: ...
 
     async def drop(self, name: str) -> None:
-        """What has no rows of its own."""
+        """What has no rows of its own. A table that a view has for its own stays."""
         ...
 
     async def has_data(self, name: str) -> bool:

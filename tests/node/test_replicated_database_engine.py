@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from engine.databases.digest import LOST_DIGEST
 from engine.keeper.recipes import remove_recursive
 from engine.testing.cluster_files import clusters_xml
 from engine.testing.local_cluster import LocalCluster, blocking_cluster
@@ -597,6 +598,25 @@ def test_of_a_table_that_was_not_committed_only_rows_are_kept(three: Three, crea
     assert three.n1.query(f"SELECT k FROM {broken}.{name}") == "1\n"
     three.n1.query(f"INSERT INTO {d}.own VALUES (2)")
     assert three.n1.query(f"SELECT k FROM {broken}.{name}") == "1\n", "no view takes anything there"
+
+
+@pytest.mark.parametrize("engine", ["MergeTree", "ReplicatedMergeTree"])
+def test_a_view_that_differs_is_made_anew_over_the_table_that_it_has(three: Three, engine: str) -> None:
+    d = three.database(three.n1, three.n2)
+    three.n1.query(f"CREATE TABLE {d}.own (k UInt64) ENGINE = MergeTree ORDER BY k")
+    select = f"SELECT k FROM {d}.own"
+    three.n1.query(f"CREATE MATERIALIZED VIEW {d}.v ENGINE = {engine} ORDER BY k AS {select}")
+    three.n2.query(f"INSERT INTO {d}.own VALUES (1)")
+    three.call(three.local.node("n2").kill9())
+    alter = f"ALTER TABLE {d}.v MODIFY QUERY {select} WHERE k > 1"
+    three.n1.query(alter, distributed_ddl_output_mode="none_only_active")
+    three.call(three.put(f"/databases/{d}/replicas/s1|n2/digest", LOST_DIGEST.decode()))
+    three.call(three.local.node("n2").start())
+    three.n2.query(f"SYSTEM SYNC DATABASE REPLICA {d}")
+    three.same(DEFINITIONS.format(d), three.n1, three.n2)
+    three.n2.query(f"INSERT INTO {d}.own VALUES (0), (2)")
+    assert three.n2.query(f"SELECT k FROM {d}.v ORDER BY k") == "1\n2\n"
+    assert three.n2.query(f"SHOW DATABASES LIKE '{d}_broken%'") == ""
 
 
 @pytest.mark.parametrize("engine", ["MergeTree", "ReplicatedMergeTree"])

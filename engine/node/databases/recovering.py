@@ -14,7 +14,7 @@ from engine.names import TableName, quote_identifier
 from engine.node.databases.local_database import QUIET, LocalDatabase, replicates
 from engine.node.databases.replacement import Replacement
 from engine.node.databases.texts import uuid_of
-from engine.node.replicated.definitions.own_tables import own_table
+from engine.node.replicated.definitions.view_definition import inner_name
 from engine.sql.lenient import LENIENT
 
 
@@ -64,12 +64,13 @@ class RecoverySteps:
             catalog.put(replace(record, name=to))
 
     async def drop(self, name: str) -> None:
-        """What has no rows of its own: a view, a dictionary, a table in memory. A replicated table that a
-        view has for its own stays."""
+        """What has no rows of its own: a view, a dictionary, a table in memory. A table that a view has for
+        its own stays."""
         text = self._database.texts().get(name, "")
         what = "DICTIONARY" if text.startswith("CREATE DICTIONARY") else "TABLE"
         whole = TableName(self._database.name, name)
-        own, uuid = await own_table(self._shell.life, whole), uuid_of(text)
+        uuid = uuid_of(text)
+        own = None if uuid is None else await self._shell.local.named(inner_name(whole, uuid))
         if own is None or uuid is None:
             await self._database.run(f"DROP {what} IF EXISTS {whole.quoted} SYNC", QUIET)
             return
