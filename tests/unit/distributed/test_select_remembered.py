@@ -216,6 +216,19 @@ class TestWhatChangesTheMeaning:
         world.ask("CREATE VIEW meant AS SELECT count() AS n FROM events")
         assert world.ask(sql).endswith("\n300\n")
 
+    @pytest.mark.parametrize("merging", ["0", "2"])
+    def test_the_value_of_a_subquery(self, world: World, merging: str) -> None:
+        """A shard writes it, and no statement of this node."""
+        world.make("people", table="people", columns=PEOPLE)
+        sql = "SELECT id FROM events WHERE id = (SELECT age FROM people WHERE id = 9000)"
+        for age in ("5", "6"):
+            world.bench.ask(f"INSERT INTO s1.people VALUES (9000, 'x', {age})")
+            try:
+                answer = world.ask(sql, settings={"distributed_group_by_no_merge": merging})
+            finally:
+                world.bench.ask("DELETE FROM s1.people WHERE id = 9000")
+            assert answer == f"id\nUInt64\n{age}\n"
+
     def test_what_a_user_may_do(self, world: World) -> None:
         sql = "SELECT count() FROM events SETTINGS max_threads = 1"
         assert world.ask(sql).endswith("\n300\n")

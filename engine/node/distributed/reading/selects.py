@@ -252,8 +252,7 @@ class DistributedSelects:
         if spread is not USUAL:
             written = await self._values.written(asked, sql, whole, [ref.start for ref in refs], spread)
             if (text := inner.shown(written)) != inner.shown(sql):
-                asked = replace(asked, sql=text)
-                return await self._planned(asked, failover) or (asked, (), Analysis(text, (), ()))
+                return await self._planned_with_values(replace(asked, sql=text), failover)
         readers = readers_of(refs)
         try:
             for reader in readers:
@@ -282,6 +281,14 @@ class DistributedSelects:
             for reader in readers:
                 await reader.close()
         return with_text(asked, sql, analysis, takes_settings=plan.takes_settings), refs, analysis
+
+    async def _planned_with_values(self, asked: Asked, failover: Failover) -> Planned:
+        """As `_planned`, for a text with values that the same statement may not have the next time."""
+        found = await self._planned(asked, failover)
+        if found is None:
+            return asked, (), Analysis(asked.sql, (), ())
+        asked, refs, analysis = found
+        return asked, refs, replace(analysis, is_repeatable=False)
 
     async def _analysed(
         self, asked: Asked, template: Template, settings: Mapping[str, str], spread: Spread
