@@ -5,6 +5,8 @@
         for new in await stage.collect():
             await store.stage_inserted(new, name)
 
+Where the table's engine would merge rows of equal key, `merging` says whether the stage does, too.
+
 Its parts stay readable there (see `part_in_table`) until the block ends; staged parts are links of them.
 A table is used for several inserts, one after the other, before it is dropped: that is cheaper than emptying
 it.
@@ -29,7 +31,7 @@ from engine.part_storage.part_files import (
     partition_of,
 )
 from engine.part_storage.part_sizes import check_written
-from engine.part_storage.scratch_tables import Scratch, ScratchTables, local_parts
+from engine.part_storage.scratch_tables import Merging, Scratch, ScratchTables, local_parts
 from engine.part_storage.workers import Connection, Workers
 from engine.replication.part_store import NewPart
 
@@ -119,9 +121,10 @@ class InsertStage:
 class InsertStages:
     """The stage tables of one table."""
 
-    def __init__(self, scratch: ScratchTables, workers: Workers) -> None:
+    def __init__(self, scratch: ScratchTables, workers: Workers, merging: Merging) -> None:
         self._scratch = scratch
         self._workers = workers
+        self._merging = merging
         self._idle: list[_Kept] = []
         self._open: dict[str, Scratch] = {}
 
@@ -139,8 +142,7 @@ class InsertStages:
             self._drop_later(kept)
         if kept is None:
             epoch = self._scratch.epoch
-            scratch = await self._workers.run(lambda connection: self._scratch.make(connection, "stage"))
-            kept = _Kept(scratch, epoch)
+            kept = _Kept(await self._workers.run(self._make), epoch)
         stage = InsertStage(kept, self._workers)
         self._open[kept.scratch.name.table] = kept.scratch
         is_clean = False
@@ -156,6 +158,9 @@ class InsertStages:
                 # What is in it is not known, and a statement that was cancelled may still be writing: nobody
                 # else may get this table.
                 self._drop_later(kept)
+
+    def _make(self, connection: Connection) -> Scratch:
+        return self._scratch.make(connection, "stage", merging=self._merging)
 
     def forget_all(self) -> None:
         """After an ALTER: tables of the old structure are not used again."""

@@ -31,7 +31,7 @@ from engine.part_storage.producing import Producer
 from engine.part_storage.publish_queue import PublishQueue
 from engine.part_storage.publishing import Change, Publisher
 from engine.part_storage.recovery import load
-from engine.part_storage.scratch_tables import ScratchTables
+from engine.part_storage.scratch_tables import Merging, ScratchTables
 from engine.part_storage.table_state import FoundTable, TableState, blocks_of
 from engine.part_storage.transfer import receiving, receiving_detached, sending
 from engine.part_storage.workers import Connection, Length, Workers
@@ -66,7 +66,8 @@ class ChdbPartStore:
         self._state = state
         self._workers = workers
         self._scratch = ScratchTables(state, workers)
-        self._stages = InsertStages(self._scratch, workers)
+        self._stages = InsertStages(self._scratch, workers, Merging.OF_TABLE)
+        self._unmerged_stages = InsertStages(self._scratch, workers, Merging.NONE)
         self._checker = ContentChecker(self._scratch)
         self._merged = MergedParts(self._scratch)
         self._producer = Producer(state, self._scratch, self._merged, workers)
@@ -173,7 +174,7 @@ class ChdbPartStore:
     async def close(self) -> None:
         """Give threads and scratch tables back. What runs is to be over."""
         await self._publishing.close()
-        self._stages.forget_all()
+        self._forget_stages()
         await self._workers.run(self._checker.close)
         await self._workers.run(self._merged.close)
         await self._workers.release()
@@ -227,6 +228,14 @@ class ChdbPartStore:
     def insert_stage(self) -> AbstractAsyncContextManager[InsertStage]:
         """See `engine.part_storage.insert_stage`."""
         return self._stages.open()
+
+    def unmerged_stage(self) -> AbstractAsyncContextManager[InsertStage]:
+        """As `insert_stage`, and rows stay as they are. Its parts are read only: none can be staged."""
+        return self._unmerged_stages.open()
+
+    def _forget_stages(self) -> None:
+        self._stages.forget_all()
+        self._unmerged_stages.forget_all()
 
     async def stage_inserted(self, new: NewPart, name: PartName) -> Part:
         if name.partition_id != new.partition_id:
@@ -379,12 +388,12 @@ class ChdbPartStore:
         with self.altering():
             async with self._changing:
                 await self._workers.run(apply, length=Length.LONG)
-        self._stages.forget_all()
+        self._forget_stages()
 
     async def apply_settings(self, changes: Mapping[str, str | None]) -> None:
         async with self._changing:
             await self._workers.run(lambda connection: self._alterer.apply_settings(connection, changes))
-        self._stages.forget_all()
+        self._forget_stages()
 
     async def apply_comment(self, comment: str) -> None:
         async with self._changing:

@@ -8,10 +8,10 @@ BY away; the setting lets it stand without its key.
 from __future__ import annotations
 
 
-def unsorted_engine(*, partition_by: str = "") -> str:
-    """What stands behind ENGINE. `partition_by` is a list of expressions."""
+def unsorted_engine() -> str:
+    """What stands behind ENGINE."""
     return (
-        f"MergeTree PARTITION BY tuple({partition_by}) PRIMARY KEY tuple() ORDER BY tuple() SETTINGS "
+        "MergeTree PARTITION BY tuple() PRIMARY KEY tuple() ORDER BY tuple() SETTINGS "
         "allow_nullable_key = 1, allow_floating_point_partition_key = 1, "
         "compatibility_allow_sampling_expression_not_in_primary_key = 1"
     )

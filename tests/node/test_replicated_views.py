@@ -119,6 +119,19 @@ def test_views_see_rows_before_they_are_merged(pair: Pair) -> None:
     assert n1.query("SELECT * FROM d.tm") == "2\t15\n"
 
 
+def test_views_of_a_table_whose_parts_cannot_be_told_apart_refuse_the_rows(pair: Pair) -> None:
+    n1 = pair.n1
+    n1.query(
+        "CREATE TABLE d.un (k UInt64, _part String) "
+        "ENGINE = ReplicatedReplacingMergeTree('/un', 'r') ORDER BY k"
+    )
+    n1.query("CREATE TABLE d.tun (k UInt64) ENGINE = MergeTree ORDER BY k")
+    n1.query("INSERT INTO d.un VALUES (1, 'x')")
+    n1.query("CREATE MATERIALIZED VIEW d.vun TO d.tun AS SELECT k FROM d.un")
+    refused(n1.post("INSERT INTO d.un VALUES (2, 'y')"), 48, "has a column _part")
+    assert n1.query("SELECT * FROM d.un") == "1\tx\n"
+
+
 def test_a_view_writes_by_the_names_of_its_select_and_not_by_those_that_it_declares(pair: Pair) -> None:
     n1 = pair.n1
     target = "ENGINE = ReplicatedMergeTree('/named', 'r') ORDER BY k"

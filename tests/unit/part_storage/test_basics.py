@@ -158,6 +158,27 @@ async def test_a_part_is_sent_and_received(tmp_path: Path) -> None:
         assert caught.value.code == 232
 
 
+async def test_a_stage_that_merges_nothing_is_used_again_and_tells_its_inserts_apart(tmp_path: Path) -> None:
+    create = "CREATE TABLE t (k UInt64, v UInt64) ENGINE = ReplacingMergeTree PARTITION BY k % 2 ORDER BY k"
+    async with opened(tmp_path, create) as (pool, store):
+        await store.load()
+        tables = set()
+        for values, seen in (
+            ("(1, 1), (1, 2), (2, 3)", "1\t1\n1\t2\n2\t3\n"),
+            ("(1, 4), (1, 5)", "1\t4\n1\t5\n"),
+        ):
+            async with store.unmerged_stage() as stage:
+                await pool.query(f"INSERT INTO {stage.table.quoted} VALUES {values}")
+                names = ", ".join(f"'{stage.part_in_table(new)}'" for new in await stage.collect())
+                rows_of = f"SELECT k, v FROM {stage.table.quoted} WHERE _part IN ({names}) ORDER BY ALL"
+                assert (await pool.query(rows_of)).text == seen
+                tables.add(stage.table)
+        assert len(tables) == 1
+        await store.apply_settings({"merge_with_ttl_timeout": "7200"})
+        async with store.unmerged_stage() as stage:
+            assert stage.table not in tables
+
+
 async def test_changes_that_wait_for_one_another_are_made_together_and_fail_alone(tmp_path: Path) -> None:
     async with opened(tmp_path, CREATE) as (pool, store):
         await store.load()

@@ -11,16 +11,16 @@ alive for its quorum, and when the table has too many parts.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from engine.errors import Code, SqlError
 from engine.names import TableName
 from engine.node.replicated.rows.insert_sql import InsertSql
-from engine.node.replicated.rows.unmerged_rows import copy_rows, partition_by
-from engine.node.replicated.rows.views import ViewPush
-from engine.node.replicated.running.runtime import ReplicatedTables, RunningTable
+from engine.node.replicated.rows.unmerged_rows import copy_rows
+from engine.node.replicated.rows.views import Rows, ViewPush
+from engine.node.replicated.running.runtime import InsertStage, ReplicatedTables, RunningTable
 from engine.node.statements.asked_settings import flag, number
 from engine.node.statements.staged_errors import errors_about
 from engine.node.statements.staged_insert import StagedInserts, Write, streaming
@@ -87,29 +87,32 @@ class ReplicatedInserts(StagedInserts):
         async with Inserter(table.ctx) as inserter, table.store.insert_stage() as stage:
             await inserter.check(options)
             inserter.rows_are_coming(options)
-            async with self._unmerged_rows(table, stage.table, settings) as unmerged:
-                async with errors_about(asked, table.name, unmerged or stage.table):
-                    here = for_stage(asked)
-                    if unmerged is None:
-                        here = replace(here, behind_insert=stage.look)
-                    result = await write(here, text.into(unmerged or stage.table))
+            async with self._rows_for_views(table, settings) as unmerged:
+                first = unmerged or stage
+                async with errors_about(asked, table.name, first.table):
+                    here = replace(for_stage(asked), behind_insert=first.look)
+                    result = await write(here, text.into(first.table))
+                    rows = Rows(stage)
                     if unmerged is not None:
-                        of_copy, columns = _for_the_copy(asked, text), await stage.stored_columns()
-                        await copy_rows(asked, unmerged, stage.table, of_copy, columns)
+                        rows = Rows(unmerged, await unmerged.collect())
+                        if rows.unmerged:
+                            of_copy, columns = _for_the_copy(asked, text), await stage.stored_columns()
+                            _check_parts_can_be_told_apart(table.name, columns)
+                            await copy_rows(asked, unmerged.table, stage.table, of_copy, columns, rows.all)
                 inserted = await inserter.commit(await stage.collect(), options)
-                await self._views.push(asked, table, stage, inserted, settings, options, unmerged=unmerged)
+                await self._views.push(asked, table, rows, inserted, settings, options)
         return result
 
     @asynccontextmanager
-    async def _unmerged_rows(
-        self, table: RunningTable, stage: TableName, settings: Mapping[str, str]
-    ) -> AsyncIterator[TableName | None]:
+    async def _rows_for_views(
+        self, table: RunningTable, settings: Mapping[str, str]
+    ) -> AsyncIterator[InsertStage | None]:
         """Where the rows come first if the stage would merge some that views have to see."""
         if flag(settings, "optimize_on_insert", True) and await self._views.read(table.name):
             metadata = (await table.store.definition()).metadata
             if metadata.mode is not MergingMode.ORDINARY:
-                async with self._views.unmerged_rows(stage, partition_by=partition_by(metadata)) as rows:
-                    yield rows
+                async with table.store.unmerged_stage() as unmerged:
+                    yield unmerged
                 return
         yield None
 
@@ -119,6 +122,16 @@ def for_stage(asked: Asked) -> Asked:
     settings = {n: v for n, v in asked.settings.items() if n not in _NOT_FOR_THE_STAGE}
     settings |= {n: "0" for n in _LIMITS if n in asked.settings or n in asked.session.settings}
     return replace(asked, settings={**settings, "async_insert": "0"})
+
+
+def _check_parts_can_be_told_apart(table: TableName, columns: Collection[str]) -> None:
+    """Raises SqlError 48: rows of earlier inserts stand in a stage, too."""
+    if "_part" in columns:
+        raise SqlError(
+            Code.NOT_IMPLEMENTED,
+            f"Table {table} merges rows at INSERT, has a column _part, and views read it.",
+            hint="Rename the column, or insert with optimize_on_insert = 0.",
+        )
 
 
 def _for_the_copy(asked: Asked, text: InsertSql) -> Mapping[str, str]:

@@ -1,8 +1,9 @@
-"""The rows of an INSERT as they came, for the views of a table that merges rows when they are inserted.
+"""The rows of an INSERT as they came, for views: written into a table that merges nothing, and copied from
+there into the one that they are for.
 
 With `optimize_on_insert` engines such as ReplacingMergeTree merge rows of equal key before they write a part.
-Views see the rows before that, as in ClickHouse: so they are written into a table that merges nothing, and
-copied into the stage from there.
+Views see the rows before that, as in ClickHouse. A replicated table has stages of its own for them
+(`unmerged_stage`); the table made here is for a plain one.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from engine.names import TableName, quote_identifier
 from engine.node.statements.statement import Asked
 from engine.part_storage.insert_stage import stored_columns_query
 from engine.part_storage.workers import LIKE_ONE_THAT_IS_THERE, SCRATCH_DATABASE
-from engine.replication.table_metadata import TableMetadata
 from engine.sql.unsorted import unsorted_engine
 from engine.storage import ChdbPool
 from engine.storage.scope import Scope
@@ -34,14 +34,10 @@ _COPYING = {
 
 
 @asynccontextmanager
-async def unmerged_rows(
-    pool: ChdbPool, env: Env, like: TableName, *, partition_by: str = ""
-) -> AsyncIterator[TableName]:
+async def unmerged_rows(pool: ChdbPool, env: Env, like: TableName) -> AsyncIterator[TableName]:
     """A table of the columns of `like`, while it is needed."""
     rows = TableName(SCRATCH_DATABASE, f"views_{env.new_uuid().hex}")
-    create = (
-        f"CREATE TABLE {rows.quoted} AS {like.quoted} ENGINE = {unsorted_engine(partition_by=partition_by)}"
-    )
+    create = f"CREATE TABLE {rows.quoted} AS {like.quoted} ENGINE = {unsorted_engine()}"
     try:
         await pool.query(create, settings=LIKE_ONE_THAT_IS_THERE)
     except SqlError as error:
@@ -68,11 +64,13 @@ async def copy_rows(
     into: TableName,
     settings: Mapping[str, str],
     columns: Sequence[str],
+    condition: str = "1",
 ) -> None:
-    """All of `rows` into a table with the same columns, which may merge them. Raises SqlError."""
+    """Those of `rows` that are meant into a table with the same columns, which may merge them. Raises
+    SqlError."""
     names = ", ".join(map(quote_identifier, columns))
     await asked.session.clone().query(
-        f"INSERT INTO {into.quoted} ({names}) SELECT {names} FROM {rows.quoted}",
+        f"INSERT INTO {into.quoted} ({names}) SELECT {names} FROM {rows.quoted} WHERE {condition}",
         format="Null",
         scope=Scope(settings={**settings, **_COPYING}),
         is_harmless=True,
@@ -83,10 +81,3 @@ async def stored_columns(pool: ChdbPool, table: TableName) -> Sequence[str]:
     """The names of those that rows have on the disk."""
     found = await pool.query(stored_columns_query(table), format="JSONCompactEachRow")
     return [json.loads(line)[0] for line in found.text.splitlines()]
-
-
-def partition_by(metadata: TableMetadata) -> str:
-    """The partition key as a list of expressions."""
-    if metadata.partition_key is None:
-        return f"toYYYYMM({quote_identifier(metadata.date_column)})"
-    return metadata.partition_key

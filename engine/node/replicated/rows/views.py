@@ -45,6 +45,7 @@ from engine.node.statements.statement import Asked
 from engine.part_storage.workers import LIKE_ONE_THAT_IS_THERE, SCRATCH_DATABASE
 from engine.replication.columns import DefaultKind
 from engine.replication.commands.insert import Inserted, InsertOptions
+from engine.replication.part_store import NewPart
 from engine.storage import ChdbPool, QueryResult
 
 log = logging.getLogger(__name__)
@@ -90,6 +91,31 @@ class Links:
 
     views: Sequence[View] = ()
     feeders: Sequence[Feeder] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows of an INSERT as views see them, which are parts of a stage: those that were inserted, or
+    `unmerged`, where rows of equal key were merged for those."""
+
+    stage: InsertStage
+    unmerged: Sequence[NewPart] = ()
+
+    @property
+    def all(self) -> str:
+        """A condition for the rows of `unmerged`."""
+        return self._in(self.unmerged)
+
+    def of(self, inserted: Sequence[Inserted]) -> str:
+        """A condition for the rows of these parts, or those of their partitions."""
+        if not self.unmerged:
+            return self._in([each.new for each in inserted])
+        partition_ids = {each.new.partition_id for each in inserted}
+        return self._in([part for part in self.unmerged if part.partition_id in partition_ids])
+
+    def _in(self, parts: Sequence[NewPart]) -> str:
+        names = sorted(self.stage.part_in_table(part) for part in parts)
+        return f"_part IN ({', '.join(map(quote_string, names))})"
 
 
 class ViewGraph:
@@ -190,11 +216,9 @@ class ViewPush:
         """Whether any view does."""
         return bool(await self._graph.of(source))
 
-    def unmerged_rows(
-        self, like: TableName, *, partition_by: str = ""
-    ) -> AbstractAsyncContextManager[TableName]:
+    def unmerged_rows(self, like: TableName) -> AbstractAsyncContextManager[TableName]:
         """See `unmerged_rows`."""
-        return unmerged_rows(self._pool, self._env, like, partition_by=partition_by)
+        return unmerged_rows(self._pool, self._env, like)
 
     async def push_distributed(
         self, asked: Asked, source: TableName, stage: TableName, settings: Mapping[str, str]
@@ -212,15 +236,12 @@ class ViewPush:
         self,
         asked: Asked,
         source: RunningTable,
-        stage: InsertStage,
+        rows: Rows,
         inserted: Sequence[Inserted],
         settings: Mapping[str, str],
         options: InsertOptions,
-        *,
-        unmerged: TableName | None = None,
     ) -> None:
-        """Run the views of `source` over what was inserted: over the stage's rows, or where that merged them
-        over those of the table `unmerged`. Raises the first view's error."""
+        """Run the views of `source` over what was inserted. Raises the first view's error."""
         views = await self._graph.of(source.name)
         if not views or not inserted:
             return
@@ -237,14 +258,11 @@ class ViewPush:
                 chosen = list(inserted)
             else:
                 continue
-            if unmerged is None:
-                rows, which = stage.table, _among("_part", [stage.part_in_table(each.new) for each in chosen])
-            else:
-                rows, which = unmerged, _among("_partition_id", [each.new.partition_id for each in chosen])
             token = ""
             if knows_tokens and options.deduplicate and repeats:
                 token = _token(view, chosen, options.token)
-            await self._run(asked, view, rows, which, token, settings, computed)
+            which = rows.of(chosen)
+            await self._run(asked, view, rows.stage.table, which, token, settings, computed)
 
     async def written_by(self, name: TableName) -> TableName:
         """The table that an INSERT into `name` writes to: of a materialized view its target."""
@@ -373,10 +391,6 @@ class ViewPush:
 
 async def _none() -> Collection[TableName]:
     return ()
-
-
-def _among(column: str, values: Collection[str]) -> str:
-    return f"{column} IN ({', '.join(map(quote_string, sorted(values)))})"
 
 
 def _token(view: View, inserted: Sequence[Inserted], user_token: str) -> str:
