@@ -13,6 +13,7 @@ from engine.replication.commands.waiting import Sync
 from engine.replication.part_name import PartName
 from engine.replication.replica import log_puller
 from engine.replication.replica.switches import Activity
+from engine.testing.replication.store_events import Visible
 from tests.unit.replication.support import PATHS, Bench, Replica, simulated
 
 
@@ -55,6 +56,22 @@ async def test_inserts_of_both_replicas_are_passed_together(bench: Bench) -> Non
     await has_all(bench, two, 1, 2, 3)
     await has_all(bench, one, 1, 2, 3)
     assert await entries_copied(bench, two) == 0
+
+
+@simulated
+async def test_several_inserts_join_their_partition_each_by_itself(bench: Bench) -> None:
+    """To show several parts of a partition at one moment is a swap of all that it has."""
+    one, two = await bench.cluster(2)
+    shown: list[Visible] = []
+    two.store._on_visible = shown.append
+    two.ctx.switches.stop(Activity.PULLING)
+    for key in (1, 2, 3):
+        await one.insert(key)
+    two.ctx.switches.start(Activity.PULLING)
+    two.ctx.log_changed.set()
+    await has_all(bench, two, 1, 2, 3)
+    assert await entries_copied(bench, two) == 0
+    assert [len(each.added) for each in shown] == [1, 1, 1]
 
 
 @simulated
