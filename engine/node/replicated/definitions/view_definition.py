@@ -32,7 +32,7 @@ def is_inner(name: TableName) -> bool:
 
 
 class ViewDefinition:
-    """The text of a CREATE MATERIALIZED VIEW that has an engine. Raises SqlError 62 for one without SELECT."""
+    """The text of a CREATE MATERIALIZED VIEW that has an engine. Raises SqlError 62 without a SELECT."""
 
     def __init__(self, sql: str) -> None:
         self._definition = Definition(sql)
