@@ -74,6 +74,10 @@ class Three:
         async with self.local.keeper() as keeper:
             await keeper.set(path, value.encode())
 
+    async def make(self, path: str, value: str) -> None:
+        async with self.local.keeper() as keeper:
+            await keeper.create(path, value.encode())
+
     def digests(self, database: str) -> set[str]:
         """What the replicas have in Keeper, which is one value when all is quiet."""
         root = f"/databases/{database}/replicas"
@@ -546,16 +550,18 @@ def uncommitted(three: Three, d: str, *statements: str) -> None:
     root = f"/databases/{d}"
     pointers = [f"{root}/max_log_ptr", f"{root}/replicas/s1|n1/log_ptr", f"{root}/replicas/s1|n1/digest"]
     before = {path: three.value(path) for path in pointers}
-    tables = set(three.children(f"{root}/metadata"))
+    tables = {name: three.value(f"{root}/metadata/{name}") for name in three.children(f"{root}/metadata")}
     for sql in statements:
         three.n1.query(sql)
     entry = f"{root}/log/{three.children(f'{root}/log')[-1]}"
-    made = set(three.children(f"{root}/metadata")) - tables
+    made = three.children(f"{root}/metadata")
     three.call(three.local.node("n1").kill9())
     for path, value in before.items():
         three.call(three.put(path, value))
-    for path in [f"{root}/metadata/{name}" for name in made]:
-        three.call(three.without(path))
+    for name in made:
+        three.call(three.without(f"{root}/metadata/{name}"))
+    for name, text in tables.items():
+        three.call(three.make(f"{root}/metadata/{name}", text))
     for leaf in ("committed", "finished/s1|n1", "synced/s1|n1"):
         three.call(three.without(f"{entry}/{leaf}"))
     three.call(three.local.node("n1").start())
@@ -598,6 +604,20 @@ def test_of_a_table_that_was_not_committed_only_rows_are_kept(three: Three, crea
     assert three.n1.query(f"SELECT k FROM {broken}.{name}") == "1\n"
     three.n1.query(f"INSERT INTO {d}.own VALUES (2)")
     assert three.n1.query(f"SELECT k FROM {broken}.{name}") == "1\n", "no view takes anything there"
+
+
+def test_rows_of_a_view_whose_replacement_was_not_committed_come_back(three: Three) -> None:
+    """chDB has dropped the view's table, and keeps it for some minutes, in which no other has its UUID."""
+    d = three.database(three.n1)
+    three.n1.query(f"CREATE TABLE {d}.own (k UInt64) ENGINE = MergeTree ORDER BY k")
+    view = f"MATERIALIZED VIEW {d}.v ENGINE = MergeTree ORDER BY k AS SELECT k FROM {d}.own"
+    three.n1.query(f"CREATE {view}")
+    three.n1.query(f"INSERT INTO {d}.own VALUES (1)")
+    before = three.n1.query(DEFINITIONS.format(d))
+    uncommitted(three, d, f"CREATE OR REPLACE {view} WHERE k > 1")
+    assert three.n1.query(DEFINITIONS.format(d)) == before
+    three.n1.query(f"INSERT INTO {d}.own VALUES (0)")
+    assert three.n1.query(f"SELECT k FROM {d}.v ORDER BY k") == "0\n1\n"
 
 
 @pytest.mark.parametrize("engine", ["MergeTree", "ReplicatedMergeTree"])

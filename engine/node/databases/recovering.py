@@ -7,6 +7,7 @@ with its rows (`replacement`).
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from uuid import UUID
 
@@ -16,6 +17,8 @@ from engine.node.databases.replacement import Replacement
 from engine.node.databases.texts import uuid_of
 from engine.node.replicated.definitions.view_definition import inner_name
 from engine.sql.lenient import LENIENT
+
+log = logging.getLogger(__name__)
 
 
 class RecoverySteps:
@@ -35,6 +38,8 @@ class RecoverySteps:
         if await self._replacement.give_back(whole, text, replicates=replicates(text)):
             return
         await self._make_way(uuid)
+        if uuid is not None and await self._undropped(whole, uuid, text):
+            return
         head, newline, body = text.partition("\n")
         head = head.replace(" _ ", f" {whole.quoted} ", 1)
         definition = text.partition("\nAS ")[0]
@@ -47,6 +52,19 @@ class RecoverySteps:
         for kept, text in self._replacement.kept().items():
             if uuid is not None and uuid_of(text) == uuid:
                 await self._put_into(kept, f"{kept.table}_{uuid.hex[:8]}", replicated=False)
+
+    async def _undropped(self, name: TableName, uuid: UUID, text: str) -> bool:
+        """Whether chDB still had a table of this text that it has dropped, which is `name` now: the one of a
+        materialized view whose replacement was not committed. Until it is gone no other can have its UUID.
+        Raises SqlError."""
+        if uuid not in await self._shell.local.dropped():
+            return False
+        log.warning("databases.undropped table=%s", name)
+        await self._database.run(f"UNDROP TABLE {name.quoted} UUID '{uuid}'", QUIET)
+        if self._database.texts().get(name.table) == text or replicates(text):
+            return True
+        await self._put_into(name, f"{name.table}_{uuid.hex[:8]}", replicated=False)
+        return False
 
     async def rename(self, name: str, new_name: str) -> None:
         table, to = TableName(self._database.name, name), TableName(self._database.name, new_name)
