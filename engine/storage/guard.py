@@ -35,6 +35,7 @@ from engine.storage.guard_arguments import (
     names_path,
 )
 from engine.storage.guard_backups import SUSPICIOUS, check_definitions
+from engine.storage.peer_collections import PREFIX
 
 _FILE_ENGINES = frozenset(
     {
@@ -53,8 +54,6 @@ _FILE_LAYOUTS = frozenset({"SSD_CACHE", "COMPLEX_KEY_SSD_CACHE"})
 _SETTINGS_WITH_EXPRESSIONS = frozenset(
     {"additional_table_filters", "additional_result_filter", "parallel_replicas_custom_key"}
 )
-OWN_COLLECTION = "oncluster_peer_"
-"""How the names of named collections with this node's own passwords begin."""
 OWN_FUNCTIONS = "__oncluster_"
 """How the names of functions begin that texts of this node call: another one would be called instead."""
 _SUSPICIOUS = re.compile(
@@ -63,7 +62,7 @@ _SUSPICIOUS = re.compile(
     re.IGNORECASE,
 )
 """Without any of it a text is fine."""
-_PEERS = re.compile(rf"{OWN_COLLECTION}|\\x", re.IGNORECASE)
+_PEERS = re.compile(rf"{PREFIX}|\\x", re.IGNORECASE)
 _MAY_HOLD_TEXTS = re.compile(
     r"dictionary|collection|additional_|parallel_replicas_custom_key|\\x", re.IGNORECASE
 )
@@ -144,8 +143,8 @@ def _tokens(sql: str) -> list[Token]:
 
 
 def _check_peers(tokens: Sequence[Token]) -> None:
-    if any(OWN_COLLECTION in literal_value(token) for token in tokens if token.kind in VALUES):
-        raise SqlError(Code.ACCESS_DENIED, f"Named collections {OWN_COLLECTION}… are for the node alone")
+    if any(PREFIX in literal_value(token) for token in tokens if token.kind in VALUES):
+        raise SqlError(Code.ACCESS_DENIED, f"Named collections {PREFIX}… are for the node alone")
 
 
 def _check(tokens: Sequence[Token]) -> None:

@@ -38,6 +38,7 @@ from xml.sax.saxutils import escape
 from engine.config.profiles import Constraint
 from engine.env import Env
 from engine.errors import ConfigError
+from engine.storage.peer_collections import HIDDEN, forget
 
 KEPT_BYTES = 4 << 20
 """Of the disk, for definitions: see `disk_reserve`."""
@@ -105,6 +106,7 @@ def prepare(path: Path, settings: ChdbSettings, env: Env) -> str:
             f"chDB cannot have its data in {path}: '{found[0]}' means something else to it.",
             hint="Choose a directory without '?', '&' and backslashes in its path.",
         )
+    forget(path)
     own = private_directory(path)
     own.mkdir(parents=True, exist_ok=True)
     metadata = path / "metadata"
@@ -206,6 +208,7 @@ def _users(settings: ChdbSettings) -> str:
         "REVOKE CREATE DATABASE, CREATE TABLE, CREATE DICTIONARY, DROP ON system.*",
         f"REVOKE CREATE DATABASE ON {LOCAL_DATABASE}.*",
         "REVOKE FILE, SQLITE ON *.*",
+        HIDDEN,
         *(f"REVOKE TABLE ENGINE ON {engine}" for engine in _OVER_FILES),
     ]
     constraints = "".join(f"<{name}><const/></{name}>" for name in _CONSTANT)

@@ -215,6 +215,21 @@ def test_passwords_of_peers_are_sent_and_never_shown(node: RunningNode) -> None:
         assert "secret" not in text
         assert "wrong-one" not in text
         assert "YWxpY2U6" not in text
+    assert "oncluster_peer" not in node.query("SELECT name FROM system.named_collections")
+
+
+def test_collections_of_an_earlier_process_are_gone(start_node: StartNode) -> None:
+    users = USERS.format(alice=hashlib.sha256(b"secret").hexdigest())
+    node = start_node(extra=users)
+    as_alice = f"remote('127.0.0.1:{node.http_port}', system, one, 'alice', 'secret')"
+    found = set()
+    for _ in range(2):
+        assert node.query(f"SELECT dummy FROM {as_alice}") == "0\n"
+        [collection] = (node.directory / "data" / "named_collections").glob("oncluster_peer_*")
+        found.add(collection.name)
+        node.stop()
+        node.start()
+    assert len(found) == 2
 
 
 @pytest.mark.parametrize("session", [{}, {"session_id": "kept"}])

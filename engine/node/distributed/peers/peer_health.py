@@ -26,7 +26,7 @@ from engine.node.distributed.functions.read_place import ReadPlace
 from engine.node.distributed.peers.peer_watch import PeerWatch
 from engine.node.distributed.sending.sinks import MAX_ANSWER_BYTES
 from engine.storage import ChdbPool
-from engine.storage.guard import OWN_COLLECTION
+from engine.storage.peer_collections import new_name
 
 _MAX_SEEN = 10_000
 _REQUEST_S = 10.0
@@ -170,9 +170,7 @@ class PeerHealth:
         async with self.lock:
             if secret in self.collections:
                 return self.collections[secret]
-            # Not named after the secret: names are shown. An older process may have left this one.
-            name = f"{OWN_COLLECTION}{len(self.collections) + 1}"
-            await self.pool.query(f"DROP NAMED COLLECTION IF EXISTS {name}")
+            name = new_name(self.env)
             await self.pool.query(
                 f"CREATE NAMED COLLECTION {name} AS url = 'http://127.0.0.1/', "
                 "`headers.header.name` = 'Authorization' NOT OVERRIDABLE, "
