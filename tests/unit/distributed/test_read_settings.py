@@ -23,6 +23,7 @@ def test_what_changes_the_meaning_of_an_expression_goes_to_the_shards() -> None:
     assert forwarded({"max_rows_to_read": "0", "read_overflow_mode_leaf": "throw"}, "") == "", (
         "what is no limit"
     )
+    assert forwarded({"force_primary_key": "1", "force_index_by_date": "0"}, "") == "&force_primary_key=1"
     assert forwarded({"use_variant_as_common_type": "0"}, "") == "&use_variant_as_common_type=0"
 
 

@@ -62,6 +62,9 @@ _FORWARDED = frozenset(
         "extract_key_value_pairs_max_pairs_per_row",
         "extract_kvp_max_pairs_per_row",
         "final",
+        "force_data_skipping_indices",
+        "force_index_by_date",
+        "force_primary_key",
         "formatdatetime_e_with_space_padding",
         "formatdatetime_f_prints_scale_number_of_digits",
         "formatdatetime_f_prints_single_zero",
@@ -176,7 +179,7 @@ _NO_LIMITS = frozenset(
         ("read_overflow_mode", "throw"),
     )
     for leaf in ("", "_leaf")
-)
+) | {("force_index_by_date", "0"), ("force_primary_key", "0")}
 """A user with `readonly = 1` refuses settings, whatever they say."""
 
 
