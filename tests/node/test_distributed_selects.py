@@ -444,6 +444,12 @@ def test_table_functions_are_executed_on_the_shards(cluster: Cluster, sql: str) 
     assert cluster.n1.query(sql, param_n="4") == TABLE_FUNCTIONS[sql] + "\n"
 
 
+def test_a_table_function_in_a_subquery_is_executed_on_the_shards(cluster: Cluster) -> None:
+    sql = "SELECT id FROM events_d WHERE id = (SELECT sum(number) FROM cluster('c', numbers(3)))"
+    assert cluster.n1.query(sql) == "6\n"
+    assert refused(cluster.n1, sql, distributed_group_by_no_merge="1").code == 125  # a sum of each shard
+
+
 def test_what_a_node_refuses_it_refuses_to_other_nodes_too(cluster: Cluster) -> None:
     function = "url('file:///etc/passwd', 'LineAsString', 's String')"
     assert refused(cluster.n1, f"SELECT * FROM {function}").code == 497

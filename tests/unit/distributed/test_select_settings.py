@@ -44,6 +44,9 @@ SELECT * FROM (SELECT 1 c FROM people SETTINGS final = 1 UNION ALL SELECT 2 FROM
 WITH q AS (SELECT count() AS c FROM people SETTINGS final = 1) SELECT * FROM q
 SELECT count() FROM people WHERE id IN (SELECT id FROM people WHERE age = 3 SETTINGS final = 1)
 SELECT * FROM (SELECT * EXCEPT (name) FROM people SETTINGS final = 1) ORDER BY id LIMIT 3
+SELECT * FROM (SELECT count() FROM people WHERE id < (SELECT count() FROM people) SETTINGS final = 1)
+SELECT count() FROM people WHERE id < (SELECT count() FROM people SETTINGS final = 1)
+SELECT count() FROM people WHERE id < (SELECT count() FROM people) SETTINGS final = 1
 SELECT * FROM (SELECT count() FROM events WHERE note IN (NULL, 'x1') SETTINGS transform_null_in = 1)
 """
 

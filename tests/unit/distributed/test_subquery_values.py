@@ -137,6 +137,8 @@ def test_what_texts_and_comments_among_rows_say_is_no_subquery(seed: int) -> Non
         "NULL",
         "CAST((1.5, 'ä'), 'Tuple(DateTime Float64, b String)')",
         "toDecimal128('1.23', 10)",
+        "map('ä', 1, 'b\\'', 2)",
+        "map(toDateTime(1729992600, 'Europe/Berlin'), [(toDateTime(5), NULL)])",
     ],
 )
 @pytest.mark.slow

@@ -30,6 +30,9 @@ _BEFORE_VALUE = names(
     "SELECT WITH WHERE PREWHERE HAVING QUALIFY BY ON AND OR XOR NOT CASE WHEN THEN ELSE BETWEEN IS LIKE "
     "ILIKE DIV MOD LIMIT OFFSET STEP TO"
 )
+_CLAUSES = names(
+    "SELECT WITH FROM JOIN ON USING WHERE PREWHERE BY HAVING QUALIFY LIMIT OFFSET SETTINGS WINDOW"
+)
 _NO_CALL = _BEFORE_VALUE | names("IN FROM JOIN EXISTS VIEW")
 
 
@@ -50,6 +53,41 @@ async def with_values_of_scalars(
         if text is not None:
             edits.append(Edit(start, one.end, text))
     return apply_edits(sql, edits)
+
+
+async def with_values_of_conditions(sql: str, starts: Collection[int], value: ValueOf) -> str:
+    """The text of a usual SELECT with values for what its WHERE compares with: a shard can evaluate such a
+    condition, and groups can be made in two phases. A text with common table expressions stays: the subquery
+    may name one."""
+    cursor = Cursor(sql)
+    if ctes(cursor)[0]:
+        return sql
+    around = [(start, _around(cursor, cursor.at_offset(start))) for start in starts]
+    found = {
+        one.start: one
+        for _, one in around
+        if one and one.meaning is Meaning.VALUE and _is_in_where(cursor, cursor.at_offset(one.start))
+    }
+    if all(one and one.start in found for _, one in around):
+        return sql  # no shard is read by the statement itself
+    edits = []
+    for one in found.values():
+        if (text := await value(one)) is not None:
+            edits.append(Edit(one.start, one.end, text))
+    return apply_edits(sql, edits)
+
+
+def _is_in_where(cursor: Cursor, at: int) -> bool:
+    """Whether the clause that token `at` is in, also within brackets, is WHERE or PREWHERE."""
+    depth = 0
+    for word in reversed(cursor.words[:at]):
+        if word in (")", "]", "}"):
+            depth += 1
+        elif word in ("(", "[", "{"):
+            depth = max(0, depth - 1)
+        elif not depth and word in _CLAUSES:
+            return word in ("WHERE", "PREWHERE")
+    return False
 
 
 def _sets(cursor: Cursor) -> Iterator[tuple[int, Subquery]]:

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from engine.config.model import Topology
 from engine.distributed.peers import PeerShard
-from engine.distributed.select import USUAL, Analysis, Spread, analyse_select, fill
+from engine.distributed.select import Analysis, Spread, analyse_select, fill
 from engine.distributed.select.inlined_ctes import with_inlined_ctes
 from engine.distributed.select.making import make_template
 from engine.distributed.select.references import Reference, alias_behind, table_names
@@ -249,10 +249,10 @@ class DistributedSelects:
             asked = with_types(asked, types)
         whole = settings_of_statement(asked, sql)
         spread = self._spread(whole, sql, refs)
-        if spread is not USUAL:
-            written = await self._values.written(asked, sql, whole, [ref.start for ref in refs], spread)
-            if (text := inner.shown(written)) != inner.shown(sql):
-                return await self._planned_with_values(replace(asked, sql=text), failover)
+        starts = [ref.start for ref in refs]
+        written = await self._values.written(asked, sql, whole, starts, spread, shown=inner.shown)
+        if (text := inner.shown(written)) != inner.shown(sql):
+            return await self._planned_with_values(replace(asked, sql=text), failover)
         readers = readers_of(refs)
         try:
             for reader in readers:

@@ -188,6 +188,9 @@ def literal(answer: str, *, most: int) -> str:
             hint="CAST it to the type that it has.",
         )
     raw = bytes.fromhex(digits)
+    if is_map := type_.startswith("Map("):
+        raw = b"[" + raw + b"]"
+        digits = raw.hex()
     value = quote_string(raw.decode()) if raw.isascii() else f"unhex({quote_string(digits)})"
     if len(value) > most:
         raise SqlError(
@@ -198,6 +201,8 @@ def literal(answer: str, *, most: int) -> str:
     cast = "_CAST" if IS_CHECKED.search(type_) else "CAST"
     if is_null == "1":
         value = "NULL"
+    elif is_map:  # chDB reads one as a part of another text only
+        value = f"{cast}({value}, {quote_string(f'Array({written})')})[1]"
     elif _SECONDS.fullmatch(type_):
         value = str(int(datetime.fromisoformat(f"{raw.decode()}+00:00").timestamp()))
     elif written != type_:
