@@ -34,8 +34,6 @@ from engine.names import HostId
 from engine.sql import (
     Statement,
     StatementKind,
-    Token,
-    TokenKind,
     before_on_cluster,
     expand_macros,
     mentions_empty_database,
@@ -50,6 +48,7 @@ from engine.sql import (
     without_output_clauses,
 )
 from engine.sql.edit import Edit, apply_edits
+from engine.sql.engine_clause import behind_engine, string_arguments
 from engine.sql.inner_uuid import inner_uuid_at
 from engine.sql.parse import draft_of
 
@@ -251,9 +250,8 @@ def _check_replicated_path(statement: Statement, sql: str) -> None:
     makes_table = statement.kind in (StatementKind.CREATE_TABLE, StatementKind.CREATE_MATERIALIZED_VIEW)
     if not makes_table or not (statement.engine or "").startswith("Replicated"):
         return
-    tokens = [token for token in tokenize(sql) if token.is_significant]
-    path = _first_engine_argument(tokens, statement.engine or "")
-    if path is None or "{uuid}" in path:
+    arguments = string_arguments(behind_engine(tokenize(sql), statement.engine or ""))
+    if not arguments or "{uuid}" in arguments[0]:
         raise SqlError(
             Code.INCORRECT_QUERY,
             "Seems like cluster is configured for cross-replication, but zookeeper_path for "
@@ -261,13 +259,6 @@ def _check_replicated_path(statement: Statement, sql: str) -> None:
             "replication, because tables must have different UUIDs. Please specify unique zookeeper_path "
             "explicitly.",
         )
-
-
-def _first_engine_argument(tokens: list[Token], engine: str) -> str | None:
-    for at, token in enumerate(tokens[:-2]):
-        if token.text == engine and tokens[at + 1].text == "(" and tokens[at + 2].kind is TokenKind.STRING:
-            return tokens[at + 2].text
-    return None
 
 
 def _fill_in_uuid(sql: str, statement: Statement, uuid: UUID) -> str:

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 from engine.errors import Code
 from engine.migrations.files import ScriptStatement
 from engine.names import TableName
-from engine.sql import Statement, StatementKind, Token, TokenKind, literal_value, parse_statement, tokenize
+from engine.sql import Statement, StatementKind, Token, literal_value, parse_statement, tokenize
 from engine.sql.cursor import Role
+from engine.sql.engine_clause import behind_engine, string_arguments
 from engine.sql.parse import draft_of
 
 _RULE = "replicated-path"
@@ -76,19 +76,13 @@ class ReplicaPaths:
 
 def _place(table: TableName, engine: str, words: list[Token]) -> Place | None:
     """None where the path is not written out, or is the table's own by its UUID."""
-    if not engine.startswith("Replicated"):
+    strings = string_arguments(behind_engine(words, engine))
+    if not engine.startswith("Replicated") or len(strings) < 2:
         return None
-    for at, (word, opening) in enumerate(pairwise(words)):
-        if word.text == engine and opening.text == "(":
-            strings = [token for token in words[at + 2 : at + 5] if token.kind is TokenKind.STRING]
-            if len(strings) < 2:
-                return None
-            path, replica = (
-                literal_value(token).replace("{database}", table.database).replace("{table}", table.table)
-                for token in strings
-            )
-            return None if "{uuid}" in path else (path.rstrip("/"), replica)
-    return None
+    path, replica = (
+        text.replace("{database}", table.database).replace("{table}", table.table) for text in strings[:2]
+    )
+    return None if "{uuid}" in path else (path.rstrip("/"), replica)
 
 
 def _source(sql: str, database: str) -> TableName | None:

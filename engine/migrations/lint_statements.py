@@ -21,6 +21,7 @@ from engine.sql import (
     redact,
     tokenize,
 )
+from engine.sql.engine_clause import behind_engine, string_arguments
 
 Note = tuple[str, str, int]
 """Rule, message, ClickHouse's code or 0."""
@@ -173,7 +174,7 @@ def _engine(
         return
     if not engine.startswith("Replicated"):
         return
-    arguments = _string_arguments(_behind_engine(parsed, words))
+    arguments = string_arguments(behind_engine(words, engine))
     if len(arguments) == 1 and "Graphite" not in engine:  # its only one may be the rules' name
         text = f"{engine} needs a path and the replica's name, or neither: every host refuses it"
         yield "engine-arguments", text, int(Code.BAD_ARGUMENTS)
@@ -217,8 +218,10 @@ def _filled(
 def _distributed(
     statement: ScriptStatement, parsed: Statement, words: list[Token], surroundings: Surroundings
 ) -> Iterator[Note]:
-    behind = _behind_engine(parsed, words)
-    if parsed.kind is not _K.CREATE_TABLE or parsed.engine != "Distributed" or len(behind) < 2:
+    if parsed.kind is not _K.CREATE_TABLE or parsed.engine != "Distributed":
+        return
+    behind = behind_engine(words, parsed.engine)
+    if len(behind) < 2:
         return
     try:
         DistributedDefinition.parse(f"{parsed.engine}{statement.sql[behind[0].start :]}")
@@ -239,33 +242,11 @@ def _kafka(parsed: Statement, words: list[Token]) -> Iterator[Note]:
     """A rehearsal makes no Kafka table, which would read. A named collection may have what is missing."""
     if parsed.kind is not _K.CREATE_TABLE or parsed.engine != "Kafka":
         return
-    behind = _behind_engine(parsed, words)
+    behind = behind_engine(words, parsed.engine)
     texts = [word.text for word in behind]
-    given = len(_string_arguments(behind))
+    given = len(string_arguments(behind))
     if texts[:1] == ["("] and texts[1:2] != [")"] and not given:
         return
     if missing := [name for name in _KAFKA_NEEDS[given:] if name not in texts]:
         text = f"Kafka needs {', '.join(missing)}: every host refuses it"
         yield "engine-arguments", text, int(Code.NUMBER_OF_ARGUMENTS_DOESNT_MATCH)
-
-
-def _behind_engine(parsed: Statement, words: list[Token]) -> list[Token]:
-    """What stands behind the engine's name, its arguments first."""
-    for at, word in enumerate(words):
-        if word.kind is TokenKind.WORD and word.text.upper() == "ENGINE":
-            rest = words[at + 1 :]
-            named = rest[1:] if rest and rest[0].text == "=" else rest
-            if named and literal_value(named[0]) == parsed.engine:
-                return named[1:]
-    return []
-
-
-def _string_arguments(behind: list[Token]) -> list[str]:
-    """The strings that open an argument list."""
-    strings: list[str] = []
-    for token in behind[1:] if behind and behind[0].text == "(" else ():
-        if token.kind is TokenKind.STRING:
-            strings.append(literal_value(token))
-        elif token.text != ",":
-            break
-    return strings

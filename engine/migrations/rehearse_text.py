@@ -30,6 +30,7 @@ from engine.sql import (
     without_on_cluster,
 )
 from engine.sql.edit import Edit, apply_edits
+from engine.sql.engine_clause import engine_at
 from engine.storage.scratch import UNREACHABLE_CLUSTER
 
 _REPLICATED = re.compile(r"(?:Replicated|Shared)(\w*MergeTree)\Z")
@@ -154,15 +155,15 @@ def _outermost_of(tokens: Iterable[Token]) -> Iterator[Token]:
 
 
 def _says_columns(sql: str, engine: str) -> bool:
-    words = [token.text.upper() for token in tokenize(sql) if token.is_significant]
-    before_engine = words[: words.index(engine.upper())]
-    return "(" in before_engine or "AS" in before_engine
+    tokens = tokenize(sql)
+    before_engine = {token.text.upper() for token in tokens[: engine_at(tokens, engine)]}
+    return not before_engine.isdisjoint(("(", "AS"))
 
 
 def _over_the_scratch_s_cluster(sql: str) -> str:
     """A Distributed table without its own cluster, whatever its name is made of, and storage policy."""
     tokens = tokenize(sql)
-    at = _engine_at(tokens, "Distributed")
+    at = engine_at(tokens, "Distributed")
     words = [token for token in tokens[at:] if token.is_significant] if at is not None else []
     if len(words) < 3 or words[1].text != "(":
         return sql
@@ -179,7 +180,7 @@ def _replace_engine(
 ) -> str:
     """The engine's name in the ENGINE clause and, as asked, its first string arguments or all arguments."""
     tokens = tokenize(sql)
-    at = _engine_at(tokens, engine)
+    at = engine_at(tokens, engine)
     if at is None:
         return sql
     significant = [token for token in tokens[at:] if token.is_significant]
@@ -205,7 +206,7 @@ def _replace_engine(
 def _drop_engine(sql: str, engine: str) -> str:
     """Without the whole clause `ENGINE = engine(…)`."""
     tokens = tokenize(sql)
-    at = _engine_at(tokens, engine)
+    at = engine_at(tokens, engine)
     if at is None:
         return sql
     start = next(t.start for t in reversed(tokens[:at]) if t.is_significant and t.text.upper() == "ENGINE")
@@ -214,18 +215,6 @@ def _drop_engine(sql: str, engine: str) -> str:
     if len(significant) > 1 and significant[1].text == "(":
         end = significant[_closing(significant)].end
     return sql[:start] + sql[end:]
-
-
-def _engine_at(tokens: list[Token], engine: str) -> int | None:
-    """The index of the engine's name: behind ENGINE, with or without `=`."""
-    before: list[str] = []
-    for at, token in enumerate(tokens):
-        if not token.is_significant:
-            continue
-        if token.text == engine and [w for w in before[-2:] if w != "="][-1:] == ["ENGINE"]:
-            return at
-        before.append(token.text.upper())
-    return None
 
 
 def _closing(significant: list[Token]) -> int:

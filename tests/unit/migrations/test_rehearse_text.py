@@ -35,6 +35,12 @@ from engine.migrations.rehearse_text import for_rehearsal
             "CREATE TABLE d.t (a Int8) ENGINE = S3('http://b/k', 'id', 'key') PARTITION BY a COMMENT 'c'",
             "CREATE TABLE d.t (a Int8) ENGINE = Null COMMENT 'c'",
         ),
+        ("CREATE TABLE s3 (a Int8) ENGINE = `S3`('http://b/k')", "CREATE TABLE s3 (a Int8) ENGINE = Null "),
+        ("CREATE TABLE s3 ENGINE = S3('http://b/k')", None),
+        (
+            "CREATE TABLE d.t (a Int8) ENGINE \"ReplicatedMergeTree\"('/p', '{r}') ORDER BY a",
+            "CREATE TABLE d.t (a Int8) ENGINE MergeTree ORDER BY a",
+        ),
         ("CREATE DATABASE d ENGINE = S3('http://b/', 'id', 'key')", None),
         ("CREATE TABLE d.t AS s3('http://b/k')", None),
         (
