@@ -101,7 +101,7 @@ def _is_of_table_function(sql: str) -> bool:
     """`CREATE TABLE t AS s3(…)`: what is done to such a table is done there."""
     words = list(_outermost(sql))
     return any(
-        word.text.upper() == "AS" and name.kind is TokenKind.WORD and behind.text == "("
+        word.text.upper() == "AS" and name.is_name and behind.text == "("
         for word, name, behind in zip(words, words[1:], words[2:], strict=False)
         if name.text.upper() not in ("SELECT", "WITH")
     )

@@ -43,6 +43,7 @@ from engine.migrations.rehearse_text import for_rehearsal
         ),
         ("CREATE DATABASE d ENGINE = S3('http://b/', 'id', 'key')", None),
         ("CREATE TABLE d.t AS s3('http://b/k')", None),
+        ("CREATE TABLE d.t AS `s3`('http://b/k')", None),
         (
             "CREATE TABLE d.t ENGINE = MergeTree ORDER BY a AS SELECT a AS b FROM s3('http://b/k')",
             "CREATE TABLE d.t ENGINE = MergeTree ORDER BY a EMPTY AS SELECT a AS b FROM s3('http://b/k')",
