@@ -31,18 +31,42 @@ print(json.dumps({
     "errors": errors,
     "views": views,
     "applications": [each["name"] for plugin in plugins for each in plugin.fastapi_apps],
-    "hook": ProvidersManager().hooks["zookeeper"].hook_class_name,
+    "hook": getattr(ProvidersManager().hooks.get("zookeeper"), "hook_class_name", None),
     "application": str(APPLICATION),
     "files": [app.__file__, register.__code__.co_filename],
 }))
 """
 
 
-def looked(home: Path, *, path: str, plugins: Path) -> dict[str, object]:
+ONE_DISTRIBUTION = """
+import importlib.metadata
+modules = [importlib.metadata]
+try:
+    import importlib_metadata
+    modules.append(importlib_metadata)  # which Airflow takes with Python 3.11
+except ImportError:
+    pass
+
+def only_one(discovered):
+    for each in discovered:
+        if each.metadata["Name"] != "oncluster" or str(each.locate_file("")) == {place!r}:
+            yield each
+
+for module in modules:
+    def discover(cls, discovered=module.Distribution.discover, **how):
+        return only_one(discovered(**how))
+
+    module.Distribution.discover = classmethod(discover)
+"""
+"""Run when Python starts: of those that make venv and this test have installed, one is there, or none."""
+
+
+def looked(home: Path, *, path: str, plugins: Path, installed: Path | None = None) -> dict[str, object]:
     """What a process of Airflow finds, outside of the checkout."""
+    (home / "sitecustomize.py").write_text(ONE_DISTRIBUTION.format(place=str(installed)))
     environment = dict(os.environ)
     environment |= {
-        "PYTHONPATH": path,
+        "PYTHONPATH": f"{home}{os.pathsep}{path}",
         "AIRFLOW_HOME": str(home),
         "AIRFLOW__CORE__PLUGINS_FOLDER": str(plugins),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
@@ -70,7 +94,7 @@ def test_what_is_installed_is_whole(tmp_path: Path) -> None:
         [*pip, "--no-deps", "--no-build-isolation", "--target", str(site), str(source)], check=True, cwd=home
     )
 
-    found = looked(home, path=str(site), plugins=home / "no plugins")
+    found = looked(home, path=str(site), plugins=home / "no plugins", installed=site)
 
     assert (found["plugins"], found["errors"]) == (["oncluster"], {})
     assert found["views"] == ["Clusters"]
@@ -81,6 +105,8 @@ def test_what_is_installed_is_whole(tmp_path: Path) -> None:
     assert Path(str(found["application"])).is_file()
     for file in (*files, found["application"]):
         assert Path(str(file)).is_relative_to(site)
+    in_both_places = looked(home, path=str(site), plugins=ROOT / "plugins", installed=site)
+    assert (in_both_places["plugins"], in_both_places["errors"]) == (["oncluster"], {})
     demo = subprocess.run(
         [sys.executable, "-m", "engine.cli", "demo"],
         cwd=home,
@@ -96,22 +122,7 @@ def test_what_is_installed_is_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.extended
-def test_where_it_is_installed_and_in_the_plugins_folder_it_is_found_once(tmp_path: Path) -> None:
-    found = looked(tmp_path, path=CHECKOUT, plugins=ROOT / "plugins")
-    assert (found["plugins"], found["errors"]) == (["oncluster"], {})
-
-
-@pytest.mark.extended
 def test_where_it_is_not_installed_the_plugins_folder_is_enough(tmp_path: Path) -> None:
     """`plugins` in Airflow's place for it, and the checkout in Python's path."""
-    for name in ("oncluster_plugin.py", ".airflowignore"):
-        shutil.copy(ROOT / "plugins" / name, tmp_path / name)
-    (tmp_path / "sitecustomize.py").write_text(
-        "import importlib.metadata as m\n"
-        "whole = m.Distribution.discover\n"
-        "m.Distribution.discover = classmethod(\n"
-        "    lambda cls, **how: (d for d in whole(**how) if d.metadata['Name'] != 'oncluster')\n"
-        ")\n"
-    )
-    found = looked(tmp_path, path=f"{tmp_path}{os.pathsep}{CHECKOUT}", plugins=tmp_path)
+    found = looked(tmp_path, path=CHECKOUT, plugins=ROOT / "plugins")
     assert (found["plugins"], found["errors"]) == (["oncluster"], {})
