@@ -46,6 +46,8 @@ SHOP_HOSTS = tuple(f"node0{number}" for number in range(1, 7))
 DOWN, HANGING = SHOP_HOSTS[2], SHOP_HOSTS[4]
 BIG_QUEUE = QueuePaths("/clickhouse/task_queue/big", "/clickhouse/task_queue/big_replicas")
 SHOP_QUEUE = QueuePaths("/clickhouse/task_queue/shop", "/clickhouse/task_queue/shop_replicas")
+_FAILED = 33
+"""The shop's task that fails on two hosts, and is not sent again."""
 _SHOP_STATEMENTS = (
     "CREATE DATABASE IF NOT EXISTS shop ON CLUSTER shop",
     "CREATE TABLE IF NOT EXISTS shop.orders ON CLUSTER shop (id UInt64, total Decimal(18, 2)) ENGINE = Log",
@@ -244,6 +246,8 @@ async def seed_shop(keeper: Keeper) -> None:
     await keeper.remove(SHOP_QUEUE.replica_active(HostId(DOWN, 9000)))
     for number in range(40):
         sql = _SHOP_STATEMENTS[number % len(_SHOP_STATEMENTS)]
+        if number == _FAILED:
+            sql = "CREATE TABLE shop.daily ON CLUSTER shop (day Date, items UInt64) ENGINE = Memory"
         name = entry_name(number)
         ops = _entry(SHOP_QUEUE, name, sql, hosts)
         for host in hosts:
@@ -253,7 +257,7 @@ async def seed_shop(keeper: Keeper) -> None:
                 if number == 38:
                     ops.append(Create(SHOP_QUEUE.active(name, host), mode=CreateMode.EPHEMERAL))
                 continue
-            failed = number == 33 and host.host in SHOP_HOSTS[:2]
+            failed = number == _FAILED and host.host in SHOP_HOSTS[:2]
             status = ExecutionStatus(57, "Code: 57. DB::Exception: Table shop.daily already exists")
             ops.append(
                 Create(SHOP_QUEUE.finished(name, host), (status if failed else ExecutionStatus()).to_bytes())
