@@ -98,14 +98,14 @@ class _Looking:
         self._taken = self._count()
         self._next = asyncio.get_running_loop().call_later(every_s, self._look)
 
-    def _count(self) -> tuple[int, int]:
+    def _count(self) -> int:
         """It stays the same while nothing is taken."""
-        acknowledged = 0
         if sys.platform == "linux":
             info = self._connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_ACKED.size)
-            if len(info) == _BYTES_ACKED.size:
-                (acknowledged,) = _BYTES_ACKED.unpack(info)
-        return acknowledged, self._transport.get_write_buffer_size()
+            (acknowledged,) = _BYTES_ACKED.unpack(info.ljust(_BYTES_ACKED.size, b"\0"))
+            if acknowledged:
+                return int(acknowledged)
+        return -self._transport.get_write_buffer_size()
 
     def _look(self) -> None:
         if self._transport.is_closing():

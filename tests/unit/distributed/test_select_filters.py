@@ -32,10 +32,7 @@ def world(bench: Bench) -> Iterator[World]:
         bench.ask("CREATE VIEW rome AS SELECT id, price FROM events WHERE city = 'Rome'", database)
     yield world
     bench.ask("DROP VIEW one.rome")
-    bench.ask("DROP DATABASE d SYNC", "default")
-    world.call(world.node.stop())
-    for record in world.node.tables.catalog.all():
-        world.node.tables.catalog.remove(record.uuid)
+    world.end()
 
 
 @pytest.mark.parametrize("seed", few_first(range(SEEDS), few=13))

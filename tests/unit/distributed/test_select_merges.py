@@ -48,10 +48,7 @@ def world(bench: Bench) -> Iterator[World]:
     yield world
     for name in ("over_merge", "few", "all_events", "events_seen", "events_old"):
         bench.ask(f"DROP TABLE one.{name} SYNC")
-    bench.ask("DROP DATABASE d SYNC", "default")
-    world.call(world.node.stop())
-    for record in world.node.tables.catalog.all():
-        world.node.tables.catalog.remove(record.uuid)
+    world.end()
 
 
 @pytest.mark.parametrize("seed", few_first(range(SEEDS), few=13))

@@ -39,10 +39,7 @@ def world(bench: Bench) -> Iterator[World]:
         bench.ask(f"INSERT INTO {shard}.odd SELECT * FROM one.odd WHERE id % {len(world.shards)} = {n}")
     world.make("odd", table="odd", columns=ODD)
     yield world
-    bench.ask("DROP DATABASE d SYNC", "default")
-    world.call(world.node.stop())
-    for record in world.node.tables.catalog.all():
-        world.node.tables.catalog.remove(record.uuid)
+    world.end()
 
 
 @pytest.mark.parametrize("limits", LIMITS, ids=str)

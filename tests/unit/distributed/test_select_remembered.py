@@ -106,16 +106,20 @@ class World:
     def remembered(self) -> int:
         return len(self.node._selects._remembered)
 
+    def end(self) -> None:
+        """Nothing of it is left to the next node on this chDB."""
+        self.bench.ask("DROP DATABASE d SYNC", "default")
+        self.call(self.node.stop())
+        for record in self.node.tables.catalog.all():
+            self.node.tables.catalog.remove(record.uuid)
+
 
 @pytest.fixture
 def world(bench: Bench) -> Iterator[World]:
     world = World(bench)
     world.make()
     yield world
-    bench.ask("DROP DATABASE d SYNC", "default")
-    world.call(world.node.stop())
-    for record in world.node.tables.catalog.all():
-        world.node.tables.catalog.remove(record.uuid)
+    world.end()
 
 
 @pytest.mark.parametrize("seeds", few_first([2, SEEDS], few=1))

@@ -28,10 +28,7 @@ def world(bench: Bench) -> Iterator[World]:
     world.make()
     world.make("people", table="people", columns=PEOPLE)
     yield world
-    bench.ask("DROP DATABASE d SYNC", "default")
-    world.call(world.node.stop())
-    for record in world.node.tables.catalog.all():
-        world.node.tables.catalog.remove(record.uuid)
+    world.end()
 
 
 SUBQUERIES = """

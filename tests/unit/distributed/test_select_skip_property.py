@@ -87,10 +87,7 @@ def world(bench: Bench) -> Iterator[World]:
         bench.ask(f"CREATE VIEW keyed{number} AS SELECT * EXCEPT key FROM keyed WHERE key = {number}", "one")
         world.ask(f"CREATE TABLE keyed{number} ({columns}) ENGINE = Distributed(c, '', keyed{number}, {key})")
     yield world
-    bench.ask("DROP DATABASE d SYNC", "default")
-    world.call(world.node.stop())
-    for record in world.node.tables.catalog.all():
-        world.node.tables.catalog.remove(record.uuid)
+    world.end()
 
 
 def comparison(rng: random.Random, columns: list[str]) -> str:

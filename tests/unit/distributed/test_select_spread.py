@@ -34,10 +34,7 @@ def world(bench: object) -> Iterator[World]:
     )
     yield world
     world.bench.ask("DROP DICTIONARY words", "default")
-    bench.ask("DROP DATABASE d SYNC", "default")  # type: ignore[attr-defined]
-    world.call(world.node.stop())
-    for record in world.node.tables.catalog.all():
-        world.node.tables.catalog.remove(record.uuid)
+    world.end()
 
 
 def rows(answer: str) -> list[str]:

@@ -71,10 +71,7 @@ def world(bench: Bench) -> Iterator[World]:
     world = World(bench)
     world.make("times", table="times", columns=TIMES)
     yield world
-    bench.ask("DROP DATABASE d SYNC", "default")
-    world.call(world.node.stop())
-    for record in world.node.tables.catalog.all():
-        world.node.tables.catalog.remove(record.uuid)
+    world.end()
 
 
 def query(rng: random.Random) -> str:
