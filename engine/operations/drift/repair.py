@@ -14,7 +14,8 @@ Safety argument.
 
 A missing replicated table is made as a new replica: it fetches its data from the others. Where Keeper still
 knows a replica of that name, the host had it before: that is no drift but a lost replica, and
-`oncluster health` repairs it.
+`oncluster health` repairs it. Objects of a Replicated database are left to a person: what is sent to one host
+is carried out on all replicas of the database.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from typing import Any
 
 from engine.client import NodeClient
 from engine.errors import OnclusterError, Refused, SqlError, UnknownOutcome
-from engine.names import HostId
+from engine.names import HostId, quote_identifier
 from engine.operations.act import Act, ActResult, ActState, Danger, Plan
 from engine.operations.again import make_again
 from engine.operations.carrying_out import Performer
 from engine.operations.drift.compare import agrees_with_keeper
 from engine.operations.drift.gather import look_at_object
-from engine.operations.drift.model import Drift, DriftKind, ObjectName, Schemas
+from engine.operations.drift.model import Drift, DriftKind, HostSchema, ObjectName, Schemas, Space
 from engine.operations.drift.normalise import Definition
 from engine.operations.drift.repair_sql import Advice, Remedy, ShardHas, alterations, creation
 from engine.operations.drift.report import DriftReport
@@ -76,6 +77,13 @@ def plan_drift_repair(site: Site, report: DriftReport) -> Plan:
 
 def _remedies(schemas: Schemas, drift: Drift) -> Iterator[Remedy | Advice]:
     host = schemas.hosts[drift.host]
+    if _is_in_replicated_database(host, drift.object):
+        yield Advice(
+            f"{drift.object} is of a Replicated database, which carries statements to all its replicas: "
+            f"SYSTEM SYNC DATABASE REPLICA {quote_identifier(drift.object.database)} there; what is apart "
+            "after that, set right once, on one of them."
+        )
+        return
     reference = _reference(schemas, drift)
     wanted = schemas.hosts[reference].objects[drift.object]
     if drift.kind is DriftKind.DIFFERS:
@@ -106,6 +114,11 @@ def _remedies(schemas: Schemas, drift: Drift) -> Iterator[Remedy | Advice]:
         target=host.macros,
         is_same_shard=_is_same_shard(schemas, drift.host, reference),
     )
+
+
+def _is_in_replicated_database(host: HostSchema, name: ObjectName) -> bool:
+    database = host.objects.get(ObjectName(Space.DATABASE, "", name.database))
+    return database is not None and database.engine == "Replicated"
 
 
 def _reference(schemas: Schemas, drift: Drift) -> HostId:

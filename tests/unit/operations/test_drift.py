@@ -501,6 +501,19 @@ def test_a_replica_that_keeper_still_knows_is_no_drift_to_repair_here(tmp_path):
     assert plan.acts == () and any("had a replica n4 here before" in note for note in plan.notes), plan.notes
 
 
+@pytest.mark.parametrize("lacking", [{}, {"d.t": ("MergeTree", PLAIN.replace(", `b` String", ""))}])
+def test_what_is_of_a_replicated_database_is_left_to_it(tmp_path, lacking):
+    replicated = {"databases": {"d": "Replicated"}}
+
+    async def then(here, report):
+        return report, plan_drift_repair(here, report)
+
+    clients = servers(**dict.fromkeys(("n1", "n2", "n3"), replicated), n4=replicated | {"tables": lacking})
+    report, plan = checked(tmp_path, clients, then=then)
+    assert "d.t" in {str(drift.object) for drift in report.drifts}
+    assert plan.acts == () and any("SYSTEM SYNC DATABASE REPLICA `d`" in note for note in plan.notes)
+
+
 @pytest.mark.parametrize("password", ["[HIDDEN]", "pass-one"])
 def test_what_has_a_secret_is_left_to_a_person(tmp_path, password):
     secret = f"CREATE DICTIONARY d.dd (`a` UInt64) PRIMARY KEY a SOURCE(CLICKHOUSE(PASSWORD '{password}'))"
