@@ -41,7 +41,12 @@ def with_default_database(sql: str, database: str) -> str:
     """
     d = draft_of(sql)
     prefix = _identifier(database) + "."
-    edits = [Edit(ref.start, ref.start, prefix) for ref in _empty_databases(d)]
+    edits = [
+        Edit(ref.start, ref.end, prefix + quote_identifier(ref.name.table))
+        if sql[ref.start] == "'"
+        else Edit(ref.start, ref.start, prefix)
+        for ref in _empty_databases(d)
+    ]
     return apply_edits(sql, edits + _current_database(d, database))
 
 

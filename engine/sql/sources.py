@@ -1,8 +1,9 @@
 """Which tables a SELECT, or an expression with subqueries, reads: found on tokens, without a full parser.
 
-What counts as a table: a name behind FROM, JOIN or a comma between them, and a name that is the right side of
-IN, alone in brackets, too. What does not: common table expressions where they can be seen, table functions,
-parameters, aliases, names that already have a database.
+What counts as a table: a name or a string behind FROM, JOIN or a comma between them, and a name that is the
+right side of IN, alone in brackets, too. What does not: common table expressions where they can be seen,
+table functions, parameters, aliases, names that already have a database, the text of
+`position(part IN text)`.
 
 Source: ClickHouse's AddDefaultDatabaseVisitor, whose effect `tests/unit/sql/test_oracle.py` compares on the
 syntax tree. Two differences are deliberate. Within its own body a CTE that is not RECURSIVE is the table of
@@ -59,6 +60,8 @@ class _Level:
     """What WITH names here: seen on this level and inside it."""
     hidden: str | None = None
     """This level is the body of that CTE, which cannot see itself."""
+    is_position: bool = False
+    """The brackets of `position(part IN text)`."""
     is_alone: bool = False
     """It sees no CTE of the levels around it: what stands in `view(…)`."""
 
@@ -192,12 +195,12 @@ class _Walk:
             if len(self.levels) > 1:
                 self.levels.pop()
             return at + 1
-        if level.place is _From.EXPECTS_TABLE and self._is_name(at):
+        if level.place is _From.EXPECTS_TABLE and self._is_table(at):
             return at + 1 if self._is_late_from(at) else self._table(at, level)
         if not word or self._is_in_path(at) or self._is_alias(at, level):
             return at + 1
         if word == "IN":
-            return self._in(at + 1)
+            return at + 1 if level.is_position else self._in(at + 1)
         if word == "WITH":
             self._with(at, level)
         elif word == "FROM":
@@ -209,7 +212,7 @@ class _Walk:
     def _from(self, at: int, level: _Level) -> None:
         """FROM of a SELECT, if it is one: not that of `substring(a FROM 2)`, say."""
         before, following = self.words[at - 1], self.words[at + 1 : at + 2]
-        if not self._is_name(at + 1) and following not in (["("], ["{"]):
+        if not self._is_table(at + 1) and following not in (["("], ["{"]):
             return
         is_comparison = before == "DISTINCT" and self.words[at - 2] in ("IS", "NOT")
         is_of_select = level.is_select or at == self.begin or before == "(" or self._begins_select(at)
@@ -234,8 +237,10 @@ class _Walk:
             level.is_select = level.is_select or word == "SELECT"
 
     def _open(self, at: int, level: _Level) -> None:
-        is_view = at > self.begin and self.words[at] == "(" and self.words[at - 1] == "VIEW"
-        inner = _Level(hidden=self.bodies.get(at), is_alone=is_view)
+        function = self.words[at - 1] if at > self.begin and self.words[at] == "(" else ""
+        inner = _Level(
+            hidden=self.bodies.get(at), is_position=function == "POSITION", is_alone=function == "VIEW"
+        )
         following = self.words[at + 1] if at + 1 < len(self.words) else ""
         if level.place is _From.EXPECTS_TABLE and self.words[at] == "(":
             level.place = _From.BEHIND_TABLE
@@ -266,12 +271,23 @@ class _Walk:
         is_behind_as = level.is_select and at > self.begin + 1 and words[at - 1] == "AS"
         return is_behind_as and self._is_name(at) and words[at - 2] not in _BEFORE_COLUMN
 
+    def _is_table(self, at: int) -> bool:
+        """A name, or a string, which ClickHouse reads as one where a table is expected."""
+        return self._is_name(at) or self._is_string(at)
+
+    def _is_string(self, at: int) -> bool:
+        return at < len(self.tokens) and self.tokens[at].text[:1] == "'"
+
     def _is_name(self, at: int) -> bool:
         return at < len(self.tokens) and self.tokens[at].is_name
 
     def _table(self, at: int, level: _Level) -> int:
         """A name where a table is expected: a table, or a function if a bracket follows."""
         level.place = _From.BEHIND_TABLE
+        if self._is_string(at):
+            token = self.tokens[at]
+            self._note(NameRef(token.start, token.end, TableName("", literal_value(token)), Role.SOURCE))
+            return at + 1
         self.cursor.at = at
         ref = self.cursor.table(Role.SOURCE)
         if ref is None:

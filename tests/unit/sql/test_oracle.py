@@ -354,6 +354,9 @@ _VIEWS = [
     "SELECT * EXCEPT (d) FROM t",
     "SELECT count() AS a FROM t WHERE exists(SELECT 1 FROM u)",
     "SELECT a FROM view(SELECT a FROM t)",
+    "SELECT x.a FROM 't' AS x JOIN 'u' ON x.a = u.a WHERE x.a IN (SELECT a FROM 'w') AND x.s IN 'w'",
+    "SELECT x.a FROM 't' AS x, 'u' WHERE s IS DISTINCT FROM 'w' AND trim(LEADING 'a' FROM 'ab') = 'b'",
+    "SELECT POSITION('x' IN s) AS b, position(s IN t.s) FROM t WHERE position('t' IN s) IN (FROM u SELECT a)",
     "SELECT `t`.a FROM `t`",
     "SELECT a FROM t WHERE s = 'FROM u' -- FROM w",
 ]
