@@ -17,7 +17,7 @@ from engine.operations.overview.as_json import overview_json
 from engine.operations.overview.queue_grid import counts_by_host
 from engine.operations.overview.words import WORDS_OF_CELLS
 from engine.operations.site import KeeperNeed
-from engine.wording import duration, shortened
+from engine.wording import count, duration, shortened
 
 _COLORS = {Level.CRITICAL: "red", Level.WARNING: "yellow"}
 _MOST_TASKS = 20
@@ -63,7 +63,9 @@ def _show_stuck(overview: ClusterOverview) -> None:
 
 
 def _headline(overview: ClusterOverview) -> str:
-    return "nothing is stuck" if not overview.stuck else f"{len(overview.stuck)} things do not move"
+    if not overview.stuck:
+        return "nothing is stuck"
+    return count(len(overview.stuck), "thing does not move", "things do not move")
 
 
 def _show_hosts(overview: ClusterOverview) -> None:

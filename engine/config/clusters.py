@@ -36,6 +36,7 @@ _REPLICA_ELEMENTS = frozenset(
 )
 _SHARD_ELEMENTS = frozenset({"weight", "internal_replication", "name"})
 _CLUSTER_ELEMENTS = frozenset({"secret", "allow_distributed_ddl_queries"})
+_ADDRESS_ELEMENTS = frozenset({"host", "port", "http_host", "http_port"})
 _MAX_WEIGHT = 2**32 - 1
 
 
@@ -52,7 +53,10 @@ def read_topology(root: Element) -> Topology:
             if element.name in clusters:
                 raise ConfigError(f"{element.source}: cluster <{element.name}> is given twice")
             clusters[element.name] = _with_addresses(_cluster(element, root), addresses)
-    macros = {element.name: element.text for section in root.all("macros") for element in section.children}
+    macros: dict[str, str] = {}
+    for section in root.all("macros"):
+        for element in section.children:
+            macros.setdefault(element.name, element.text)  # the first counts, as in ClickHouse
     return Topology(clusters, macros)
 
 
@@ -60,6 +64,7 @@ def _http_addresses(root: Element) -> dict[HostId, tuple[str, int]]:
     found: dict[HostId, tuple[str, int]] = {}
     for section in root.all("http_addresses"):
         for child in section.children:
+            reading.refuse_unknown(child, _ADDRESS_ELEMENTS)
             host = reading.required_text(child, "host")
             port = reading.port(child, "port", DEFAULT_PORT, at_least=1)
             http_host = reading.text(child, "http_host")

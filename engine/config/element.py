@@ -74,10 +74,27 @@ def parse_file(path: Path, content: bytes) -> Element:
     )
 
 
+def parse_content(text: str, *, source: str) -> Element:
+    """What could stand between the tags of an element, in an element without a name: `a&amp;b` is a&b, and
+    `<host>h</host>` a child. What is no XML, which a server would refuse, is text as it stands."""
+    if "&" not in text and "<" not in text:
+        return Element("", text.strip(), source=source)
+    target = _XmlTarget(source)
+    try:
+        found = _fed(target, f"<value>{text}</value>".encode())
+    except (ParseError, DefusedXmlException, ValueError):
+        found = None
+    if found is None:
+        return Element("", text.strip(), source=source)
+    for each in found.walk():
+        each.source = source
+    return found
+
+
 class _XmlTarget(TreeBuilder):
     """Builds `Element`s and notes the line at which each begins."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | str) -> None:
         super().__init__()
         self.path = path
         self.parser: Any = None  # defusedxml and the standard library give its expat parser no type
@@ -108,12 +125,8 @@ class _XmlTarget(TreeBuilder):
 
 
 def _parse_xml(path: Path, content: bytes) -> Element:
-    target = _XmlTarget(path)
-    parser = DefusedXMLParser(target=target, forbid_dtd=True)
-    target.parser = parser
     try:
-        parser.feed(content)
-        parser.close()
+        root = _fed(_XmlTarget(path), content)
     except ParseError as error:
         raise ConfigError(f"{path}: not well-formed XML: {error}") from error
     except DefusedXmlException as error:
@@ -123,10 +136,17 @@ def _parse_xml(path: Path, content: bytes) -> Element:
         ) from error
     except (LookupError, ValueError) as error:
         raise ConfigError(f"{path}: not readable as XML: {error}") from error
-    root = target.root
     if root is None or root.name not in ROOTS:
         raise ConfigError(
             f"{path}: the root element is <{root.name if root else ''}>",
             hint=f"It has to be one of {', '.join(f'<{name}>' for name in ROOTS)}.",
         )
     return root
+
+
+def _fed(target: _XmlTarget, content: bytes) -> Element | None:
+    parser = DefusedXMLParser(target=target, forbid_dtd=True)
+    target.parser = parser
+    parser.feed(content)
+    parser.close()
+    return target.root

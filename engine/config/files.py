@@ -129,7 +129,8 @@ def _resolve(read: Reading, root: Element, path: Path, names: Collection[str]) -
     place = root.first("include_from")
     if place is not None:
         substitute_one(place, environ=read.environ)
-        included = read.file(path.parent / place.text)
+        if place.text:
+            included = read.file(path.parent / place.text)
     elif read.files_in(USUAL_INCLUDE):
         included = read.file(USUAL_INCLUDE)
     substitute(root, included=included, environ=read.environ, read=names)

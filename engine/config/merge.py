@@ -3,7 +3,8 @@
 Source: ClickHouse's ConfigProcessor. Elements of a merged file meet the first unmet element with equal name
 and attributes; `replace` swaps it whole, `remove` takes it out, anything else goes on below it: its text is
 then the merged file's, even if that is empty. Included text is looked up below the root of the `include_from`
-file, by a name or a path of names.
+file, by a name or a path of names. A variable of the environment is read as what could stand between an
+element's tags. What is `optional`, is not to be had and says nothing itself is not there.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from engine.config.element import Element
+from engine.config.element import Element, parse_content
 from engine.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -39,6 +40,8 @@ def merge(into: Element, other: Element) -> None:
                 del into.children[at]
             elif replace:
                 into.children[at] = _without_marks(theirs)
+            elif _only_offers(theirs):
+                mine.attributes.update(theirs.attributes, replace="")  # else what is there stays
             else:
                 if theirs.text or theirs.children or theirs.attributes.keys() & _SUBSTITUTIONS:
                     # What the merged file says stands in place of what would have been taken from elsewhere.
@@ -53,6 +56,13 @@ def merge(into: Element, other: Element) -> None:
 def _identity(element: Element) -> tuple[str, ...]:
     attributes = sorted((k, v) for k, v in element.attributes.items() if k not in _PROCESSING)
     return (element.name, *(part for pair in attributes for part in pair))
+
+
+def _only_offers(element: Element) -> bool:
+    """Whether it stands for what may be elsewhere, and for nothing if it is not."""
+    attributes = element.attributes
+    is_bare = not element.text and not element.children
+    return is_bare and "optional" in attributes and bool(attributes.keys() & _SUBSTITUTIONS)
 
 
 def _without_marks(element: Element) -> Element:
@@ -78,14 +88,13 @@ def substitute(
     children: list[Element] = []
     for child in root.children:
         outside.is_read = child.name in read or child.name == "include"
-        outside.fill(child, ())
-        children.extend(child.children if child.name == "include" else [child])
+        children += outside.in_place_of(child, ())
     root.children = children
 
 
 def substitute_one(element: Element, *, environ: Mapping[str, str]) -> None:
     """Resolve `from_env` of one element, in place. Raises ConfigError."""
-    _Outside(None, environ).fill(element, ())
+    _Outside(None, environ).in_place_of(element, ())
 
 
 @dataclass(slots=True)
@@ -96,10 +105,12 @@ class _Outside:
     environ: Mapping[str, str]
     is_read: bool = True
 
-    def fill(self, element: Element, within: tuple[str, ...]) -> None:
+    def in_place_of(self, element: Element, within: tuple[str, ...]) -> list[Element]:
+        """The element, filled; what an `<include>` stands for; nothing, where nothing is to be had."""
+        is_there = not _only_offers(element)
         inclusion = element.attributes.pop("incl", None)
         if inclusion is not None:
-            self._include(element, inclusion, within)
+            is_there |= self._include(element, inclusion, within)
             within = (*within, inclusion)
         if "from_zk" in element.attributes and self.is_read:
             raise ConfigError(
@@ -108,25 +119,30 @@ class _Outside:
             )
         variable = element.attributes.get("from_env")
         if variable is not None:
-            self._from_environment(element, variable)
-        children: list[Element] = []
-        for child in element.children:
-            self.fill(child, within)
-            # `<include incl="x"/>` stands for what it includes, not for an element of that name.
-            children.extend(child.children if child.name == "include" else [child])
-        element.children = children
+            is_there |= self._from_environment(element, variable)
+        if not is_there:
+            return []
+        element.children = [each for child in element.children for each in self.in_place_of(child, within)]
+        return element.children if element.name == "include" else [element]
 
-    def _from_environment(self, element: Element, variable: str) -> None:
+    def _from_environment(self, element: Element, variable: str) -> bool:
+        """Whether there is such a variable."""
         value = self.environ.get(variable)
         if value is not None:
-            element.text = value.strip()
+            found = parse_content(value, source=element.source)
+            if element.attributes.pop("replace", None) is not None:
+                element.children.clear()
+            element.text = found.text
+            element.children.extend(found.children)
         elif self.is_read and "optional" not in element.attributes and not element.text:
             raise ConfigError(
                 f"{element.source}: <{element.name}> takes the variable {variable}, which is not set",
                 hint='Set it, or add optional="true".',
             )
+        return value is not None
 
-    def _include(self, element: Element, path: str, within: tuple[str, ...]) -> None:
+    def _include(self, element: Element, path: str, within: tuple[str, ...]) -> bool:
+        """Whether there is such an element."""
         if path in within:
             raise ConfigError(f'{element.source}: incl="{path}" includes itself')
         found = self.included
@@ -137,10 +153,11 @@ class _Outside:
                 logger.warning(
                     "config.include_missing element=%s incl=%s at=%s", element.name, path, element.source
                 )
-            return
+            return False
         if element.attributes.pop("replace", None) is not None:
             element.children.clear()
             element.text = ""
         element.text = element.text or found.text
         element.attributes.update((k, v) for k, v in found.attributes.items() if k in _PROCESSING)
         element.children.extend(child.copy() for child in found.children)
+        return True

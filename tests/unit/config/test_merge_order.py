@@ -82,3 +82,45 @@ def test_without_include_from_the_usual_file_of_old_servers_is_read(
     monkeypatch.setattr(files, "USUAL_INCLUDE", usual)
     path = write(tmp_path / "config.xml", '<macros incl="macros" optional="true"/>')
     assert load_node_config(path).topology.macros == {"shard": "07"}
+
+
+def test_what_is_optional_and_not_to_be_had_is_not_there(tmp_path: Path) -> None:
+    """As ClickHouse does: the default counts, or what an earlier file says; a section switches nothing on."""
+    write(tmp_path / "shared.xml", "<empty/>")
+    path = write(
+        tmp_path / "config.xml",
+        """<include_from>shared.xml</include_from>
+        <http_port from_env="PORT" optional="true"/><tcp_port>7</tcp_port><macros><a>1</a></macros>
+        <distributed_ddl incl="queue" optional="true"/><zookeeper incl="empty" optional="true"/>""",
+    )
+    own = """<tcp_port from_env="OTHER" optional="true"/><macros incl="macros" optional="true"/>"""
+    write(tmp_path / "config.d" / "own.xml", own)
+    config = load_node_config(path, environ={})
+    assert (config.http_port, config.tcp_port, config.topology.macros) == (8123, 7, {"a": "1"})
+    root = files.read_for_node(path, {}, {}).root
+    assert (root.first("distributed_ddl"), root.first("zookeeper") is None) == (None, False)
+    write(tmp_path / "shared.xml", "<empty/><macros><b>2</b></macros>")
+    config = load_node_config(path, environ={"PORT": "5", "OTHER": "6"})
+    assert (config.http_port, config.tcp_port, config.topology.macros) == (5, 6, {"b": "2"})
+
+
+def test_include_from_a_place_that_is_not_given_includes_nothing(tmp_path: Path) -> None:
+    path = write(tmp_path / "config.xml", '<include_from from_env="FILE" optional="true"/>')
+    assert load_node_config(path, environ={}).http_port == 8123
+
+
+def test_a_variable_of_the_environment_is_what_stands_between_tags(tmp_path: Path) -> None:
+    """As ClickHouse reads it: escapes and elements; and what it could not read, as it stands."""
+    path = write(
+        tmp_path / "config.xml",
+        '<remote_servers from_env="SERVERS"/><macros><a from_env="A"/><b from_env="B"/></macros>',
+    )
+    servers = "<c><node><host>h</host><password>x&lt;y</password></node></c>"
+    topology = load_node_config(path, environ={"SERVERS": servers, "A": "1&amp;2", "B": "1&2<3"}).topology
+    assert [each.password for each in topology.clusters["c"].replicas] == ["x<y"]
+    assert topology.macros == {"a": "1&2", "b": "1&2<3"}
+
+
+def test_the_first_of_two_macros_of_one_name_counts(tmp_path: Path) -> None:
+    path = write(tmp_path / "config.xml", "<macros><a>1</a><a>2</a></macros>")
+    assert load_node_config(path).topology.macros == {"a": "1"}

@@ -51,6 +51,10 @@ from tests.unit.config.support import load, write
             ),
             "<internal_replication> is 'maybe'. Write true or false",
         ),
+        (
+            "<http_addresses><address><host>h</host><http-port>1</http-port></address></http_addresses>",
+            "unknown element <http-port> in <address>. Known are: host, http_host, http_port, port",
+        ),
         ("<remote_servers><c><discovery/></c></remote_servers>", "<discovery>, which is not supported"),
         (
             "<remote_servers><c><node><host>h</host></node></c><c><node><host>h</host></node></c></remote_servers>",
