@@ -334,10 +334,11 @@ class DDLQueueClient:
 
     async def status_many(self, entries: Sequence[str]) -> Sequence[EntryStatus | OnclusterError]:
         """Of each entry its status, or why there is none."""
+        fresh = await self._reader.up_to_date()
 
         async def one(entry: str) -> EntryStatus | OnclusterError:
             try:
-                return await self.status(entry)
+                return await self._reader.status(entry, fresh)
             except NoAuth as error:
                 return error
             except (KeeperAnswer, UnknownOutcome):
@@ -345,7 +346,10 @@ class DDLQueueClient:
             except OnclusterError as error:
                 return error
 
-        return await asyncio.gather(*(one(entry) for entry in entries))
+        found: list[EntryStatus | OnclusterError] = []
+        for start in range(0, len(entries), _LOOKUP_BATCH):
+            found += await asyncio.gather(*map(one, entries[start : start + _LOOKUP_BATCH]))
+        return found
 
     def watch(self, entry: str) -> AsyncGenerator[EntryStatus, None]:
         """The present status, then a new one at each change, until every host has an outcome.

@@ -54,6 +54,20 @@ class HeldSessions:
         return await self._holder.get(timeout_s=_OPENING_TIMEOUT_S)
 
 
+class UpToDate:
+    """What is read through it is as new as it is itself: one `sync` serves all reads of a session."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._session: Keeper | None = None
+
+    async def bring(self, keeper: Keeper) -> None:
+        """Before reading from this session."""
+        if keeper is not self._session:
+            await keeper.sync(self._path)
+            self._session = keeper
+
+
 def session_source(keeper: Keeper | SessionHolder | SessionSource) -> SessionSource:
     """Whatever the caller has, as a source."""
     if isinstance(keeper, SessionHolder):

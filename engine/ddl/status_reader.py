@@ -23,7 +23,7 @@ from engine.ddl.entry import DDLLogEntry
 from engine.ddl.initiator import token_of, without_token
 from engine.ddl.outcome import EntryStatus, HostOutcome, HostState, ShardOutcome
 from engine.ddl.outcome_record import read_outcome_record
-from engine.ddl.session import SessionSource, retrying
+from engine.ddl.session import SessionSource, UpToDate, retrying
 from engine.ddl.status import ExecutionStatus
 from engine.env import Env
 from engine.errors import Code, NoNode, Refused, SqlError
@@ -138,12 +138,22 @@ class StatusReader:
         self._env = env
         self._paths = paths
 
-    async def status(self, entry: str) -> EntryStatus:
-        """Raises SqlError 341 when neither the entry nor a record of it is there, NeverEnqueued when it
-        cannot have been there."""
+    async def up_to_date(self) -> UpToDate:
+        """For `status` of many entries. Raises as Keeper does."""
+        fresh = UpToDate(self._paths.root)
+        await retrying(self._source, self._env, fresh.bring)
+        return fresh
+
+    async def status(self, entry: str, fresh: UpToDate | None = None) -> EntryStatus:
+        """As it is now, or was at the time of `fresh`.
+
+        Raises SqlError 341 when neither the entry nor a record of it is there, NeverEnqueued when it cannot
+        have been there.
+        """
+        fresh = fresh or UpToDate(self._paths.root)
 
         async def read(keeper: Keeper) -> EntryStatus | None:
-            await keeper.sync(self._paths.root)
+            await fresh.bring(keeper)
             view = await self._open(keeper, entry)
             if view is None:
                 return None

@@ -37,6 +37,10 @@ from engine.keeper.checks import below_root, check_size, outside_root
 from engine.keeper.link import LinkState
 from engine.keeper.watches import ArmedWatches
 
+_MOST_AT_ONCE = 1000
+"""Requests of one call that are under way together. Each has a time to be answered in, and of a long queue
+the last ones would use it up by waiting for the first."""
+
 
 class RequestKind(enum.StrEnum):
     """What a request asks for, and the payload that goes with it."""
@@ -183,6 +187,12 @@ class KeeperSession(ABC):
             raise
 
     async def _send_many(self, kind: RequestKind, paths: Sequence[str]) -> list[Any]:
+        results: list[Any] = []
+        for start in range(0, len(paths), _MOST_AT_ONCE):
+            results += await self._send_at_once(kind, paths[start : start + _MOST_AT_ONCE])
+        return results
+
+    async def _send_at_once(self, kind: RequestKind, paths: Sequence[str]) -> list[Any]:
         """Answers come in the order of the requests: who waits for the last first is woken up once."""
         futures = [self._send(kind, self._inside(path)) for path in paths]
         results: list[Any] = []

@@ -12,7 +12,8 @@ import pytest
 from engine.ddl.client import DDLQueueClient, SubmitOutcome
 from engine.ddl.entry import DDLLogEntry
 from engine.ddl.outcome import EntryStatus, HostState
-from engine.errors import Refused, SessionExpired, SqlError
+from engine.ddl.status_reader import NeverEnqueued
+from engine.errors import MalformedEntry, Refused, SessionExpired, SqlError
 from engine.keeper.base import Create, CreateMode, Keeper, Remove, Stat
 from engine.keeper.faults import Direction
 from engine.keeper.memory import MemoryKeeperServer
@@ -402,5 +403,35 @@ def test_the_queue_table_has_a_row_for_each_host() -> None:
         assert (second.host, second.port, second.status) == ("b", 9000, "Inactive")
         assert second.exception_code is None and second.query_finish_time is None
         assert (garbage.entry_version, garbage.status, garbage.host) == (None, "Finished", "a")
+
+    run(main)
+
+
+def test_statuses_of_a_long_queue_cost_one_sync_and_name_what_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main(bench: Bench) -> None:
+        keeper = await bench.keeper()
+        await bench.submit(DROP, "t")
+        await bench.put(b"garbage")
+        for _ in range(300):
+            await bench.put(bench.prepared(DROP, "x").data)
+        client, syncs = DDLQueueClient(keeper, bench.env, PATHS), 0
+        sync = keeper.sync
+
+        async def counted(path: str) -> None:
+            nonlocal syncs
+            syncs += 1
+            await sync(path)
+
+        monkeypatch.setattr(keeper, "sync", counted)
+        names = await client.list()
+        statuses = await client.status_many([*names, "query-0000009999"])
+        assert [s.entry for s in statuses if isinstance(s, EntryStatus)] == [names[0], *names[2:]]
+        assert [type(s) for s in statuses if not isinstance(s, EntryStatus)] == [
+            MalformedEntry,
+            NeverEnqueued,
+        ]
+        assert syncs == 1
 
     run(main)
