@@ -298,6 +298,8 @@ def _number(query: Node, title: str, default: int) -> int:
     section = query.section(title)
     if section is None:
         return default
+    if any(one.kind in _QUERIES for one in section.walk()):
+        return _UNKNOWN_LIMIT  # a subquery, whose value here is that of tables without rows
     value = section.children[0].fact("constant_value") if section.children else ""
     number = value.removeprefix("UInt64_")
     return int(number) if number != value and number.isdigit() else _UNKNOWN_LIMIT

@@ -114,3 +114,5 @@ SELECT sum(price) FROM events WHERE has((SELECT groupArray(id) FROM extra), id)
 SELECT (SELECT [3, 1, 2])[1 + id % 3] AS k, count() FROM events GROUP BY k ORDER BY k
 SELECT max(id + finalizeAggregation((SELECT sumState(id) FROM extra))) AS m FROM events
 WITH recent AS (SELECT * FROM events WHERE id > 9), events AS (SELECT id + 1 AS id FROM recent) SELECT min(id) AS m FROM events
+SELECT id FROM events ORDER BY id LIMIT (SELECT count() FROM people WHERE id < 12)
+SELECT DISTINCT id FROM events WHERE id > 7 ORDER BY id DESC LIMIT 3 OFFSET (SELECT max(id) % 5 FROM people)
