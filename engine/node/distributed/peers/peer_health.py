@@ -31,6 +31,10 @@ from engine.storage.peer_collections import new_name
 _MAX_SEEN = 10_000
 _REQUEST_S = 10.0
 """As long as a request may take whose sender does not say."""
+_CONNECT_S = 1.0
+_MORE_TRIES = 2
+"""As in ClickHouse (`connections_with_failover_max_tries` is 3): where a machine has far too much to do, a
+second passes before a connection is made. One that is refused is refused again at once."""
 
 
 @dataclass(slots=True)
@@ -64,7 +68,9 @@ class PeerHealth:
                 peer.url,
                 user=peer.user,
                 password=peer.password,
-                connect_timeout_s=1.0,
+                connect_timeout_s=_CONNECT_S,
+                retries=_MORE_TRIES,
+                retry_pause_s=0.0,
                 max_answer_bytes=MAX_ANSWER_BYTES,
                 timeout_s=_REQUEST_S,
                 env=self.env,
