@@ -3,6 +3,7 @@ ZooKeeper."""
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections.abc import Iterable
@@ -12,6 +13,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from engine.keeper.recipes import create_ancestors
 from tests.node.http_client import HttpAt
 from tests.node.replicated_pair import OWN_PATH, Pair, eventually, refused
 
@@ -284,6 +286,43 @@ def test_a_start_that_finds_too_much_wrong_waits_for_somebody_to_force_it(pair: 
     assert n1.query(detached.format(strange)) == ""
     assert pair.rows(damaged) == "0\n1\n2\n"
     assert n1.query(detached.format(damaged)) == ignored.replace("ignored", "broken-on-start")
+
+
+def test_a_data_directory_older_than_an_alter_takes_no_values_from_the_other_replica(pair: Pair) -> None:
+    """A backup of it was restored. A merge here would give its result, for both, the columns of then."""
+    n1, n2, data = pair.n1, pair.n2, pair.local.files.node_directory("n1") / "data"
+    table = pair.table("k UInt64", rest="ORDER BY k")
+    n1.query(f"INSERT INTO {table} VALUES (1)")
+    backup = data.with_name("backup")
+    pair.call(pair.local.node("n1").stop())
+    shutil.copytree(data, backup, symlinks=True)
+    pair.call(pair.local.node("n1").start())
+    where = f"SELECT is_readonly FROM system.replicas WHERE table = '{table}'"
+    eventually(lambda: n1.query(where), "0\n")
+    n1.query(f"ALTER TABLE {table} ADD COLUMN v UInt64 DEFAULT 7", alter_sync="2")
+    n2.query(f"INSERT INTO {table} VALUES (2, 20)")
+    pair.synced(table)
+    pair.call(pair.local.node("n1").stop())
+    shutil.rmtree(data)
+    backup.rename(data)
+
+    pair.call(pair.local.node("n1").start())
+    eventually(lambda: "column v is in Keeper only" in n1.post(f"INSERT INTO {table} VALUES (3)").text, True)
+    refused(n1.post(f"OPTIMIZE TABLE {table} FINAL"), 242)
+    assert n1.query(f"SELECT * FROM {table}") == "1\n", "readers have what was restored"
+
+    replica = f"/tables/{table}/replicas/r1"
+    pair.call(_create_flag(pair, f"{replica}/flags/force_restore_data"))
+    n1.query(f"SYSTEM RESTART REPLICA {table}")
+    eventually(lambda: n1.query(where), "0\n")
+    n1.query(f"OPTIMIZE TABLE {table} FINAL")
+    assert pair.rows(table) == "1\t7\n2\t20\n"
+
+
+async def _create_flag(pair: Pair, path: str) -> None:
+    async with pair.local.keeper() as keeper:
+        await create_ancestors(keeper, path)
+        await keeper.create(path)
 
 
 # -- kill -9 -------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ Safety argument. A replica acts only while the ephemeral `is_active` is its own 
    this one's data directory, means that somebody else runs this replica: it stays read-only (224) and tries
    again.
 2. Then, still read-only: let go of what a RESTORE has put aside and will not attach, clone if lost, load the
-   queue, copy the log, compare parts on disk with Keeper.
+   queue, copy the log, compare the table's columns and the parts on disk with Keeper.
    Entries that somebody has removed from the log are made up for, as far as others know them (`log_hole`),
    and so is an entry of the queue that cannot be read.
    Each of these may be repeated; a crash or a lost session leads back to 1.
@@ -52,6 +52,7 @@ from engine.replication.replica import clone, log_hole, log_puller, peers, start
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.execution.outcome import LogHole, TermOver
 from engine.replication.replica.queue import loader as queue_loader
+from engine.replication.replica.structure_check import check_structure
 
 log = logging.getLogger(__name__)
 
@@ -160,8 +161,9 @@ async def _until_not_active(ctx: ReplicaContext, keeper: Keeper) -> None:
 async def activate(ctx: ReplicaContext, keeper: Keeper, startup: Startup) -> None:
     """All that comes before writes are accepted.
 
-    Raises SqlError: 224 REPLICA_IS_ALREADY_ACTIVE, 231 TOO_MANY_UNEXPECTED_DATA_PARTS, 242 if the replica is
-    not in Keeper, 415, 416; Corrupt for a queue that makes no sense; what Keeper and the store raise.
+    Raises SqlError: 122 INCOMPATIBLE_COLUMNS, 224 REPLICA_IS_ALREADY_ACTIVE, 231
+    TOO_MANY_UNEXPECTED_DATA_PARTS, 242 if the replica is not in Keeper, 415, 416; Corrupt for a queue that
+    makes no sense; what Keeper and the store raise.
     """
     # What an earlier session of this replica wrote has to be seen, whichever server answers.
     await keeper.sync(ctx.paths.root)
@@ -191,6 +193,8 @@ async def activate(ctx: ReplicaContext, keeper: Keeper, startup: Startup) -> Non
             await clone.clone_if_lost(ctx, keeper)
             await queue_loader.load(ctx, keeper)
             await _pull(ctx, keeper)
+        if is_whole:
+            await check_structure(ctx, keeper, is_forced=is_forced)
         if await startup_check.check_parts(ctx, keeper, is_forced=is_forced):
             await queue_loader.load(ctx, keeper)
         for directory in startup.broken:

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 from engine.keeper.base import Create, Op, OpResult
 from engine.keeper.session import RequestKind
-from engine.replication.log_actions import DropRange
+from engine.replication.commands.alter import alter_table
+from engine.replication.commands.waiting import Sync
+from engine.replication.log_actions import AlterMetadata, DropRange
 from engine.replication.part_name import drop_range
 from engine.replication.part_store import MergeOptions
 from engine.replication.replica.queue.view import keeper_status
@@ -135,6 +137,66 @@ async def test_a_replica_whose_parts_keeper_has_forgotten_is_forced_to_be_a_copy
     assert again.values == one.values == [0, 1, 2, 3] and again.detached == []
     assert await bench.parts("r2") == await bench.parts("r1")
     assert (await bench.admin.get(two.ctx.me.is_lost)).data == b"0"
+
+
+@simulated
+async def test_a_table_older_than_an_alter_keeps_the_replica_read_only_until_keeper_is_said_to_be_right(
+    bench: Bench,
+) -> None:
+    """Its merges would take the new column's values from all replicas."""
+    one, two = await bench.cluster(2)
+    await one.insert(1)
+    await bench.quiet(one, two)
+    old = two.disk.definition
+    await alter_table(one.ctx, "ADD COLUMN w UInt64", sync=Sync.ALL)
+    await two.stop()
+    two.disk.definition = old
+    again = await bench.start("r2", two.disk, is_awaited=False)
+    await bench.until(lambda: "column w is in Keeper only" in again.ctx.readonly_reason)
+    assert "(INCOMPATIBLE_COLUMNS)" in again.ctx.readonly_reason
+    assert again.ctx.is_readonly and again.values == [1]
+    assert await bench.admin.exists(two.ctx.me.is_active) is None
+    await bench.admin.create(two.ctx.me.force_restore_data)
+    await bench.until(lambda: not again.ctx.is_readonly)
+    assert two.disk.definition.columns == one.disk.definition.columns
+    await one.insert(2)
+    await bench.quiet(one, again)
+    assert again.values == [1, 2]
+
+
+@simulated
+async def test_a_keeper_older_than_an_alter_keeps_the_replica_read_only_with_its_columns(
+    bench: Bench,
+) -> None:
+    (one,) = await bench.cluster(1)
+    old = (await bench.admin.get(one.ctx.me.columns)).data
+    await alter_table(one.ctx, "ADD COLUMN w UInt64", sync=Sync.ALL)
+    await bench.quiet(one)
+    await one.stop()
+    await bench.admin.set(one.ctx.me.columns, old)
+    again = await bench.start("r1", one.disk, is_awaited=False)
+    await bench.until(lambda: "column w is not in Keeper" in again.ctx.readonly_reason)
+    assert "w" in one.disk.definition.columns.by_name
+
+
+@simulated
+async def test_a_table_that_an_alter_of_the_queue_has_changed_already_is_as_it_should_be(
+    bench: Bench,
+) -> None:
+    """1. The ALTER is in the queue. 2. The table gets its columns. 3. A crash, before Keeper is told."""
+    one, two = await bench.cluster(2)
+    two.ctx.switches.stop(Activity.QUEUES)
+    await alter_table(one.ctx, "ADD COLUMN w UInt64", sync=Sync.OWN)
+    await bench.until(
+        lambda: any(isinstance(each.entry.action, AlterMetadata) for each in two.ctx.queue.entries)
+    )
+    await two.stop()
+    assert "w" not in two.disk.definition.columns.by_name
+    two.disk.definition = one.disk.definition
+    again = await bench.start("r2", two.disk)
+    await bench.quiet(one, again)
+    stored = await bench.admin.get(again.ctx.me.columns)
+    assert stored.data == (await bench.admin.get(one.ctx.me.columns)).data
 
 
 @simulated
