@@ -135,6 +135,22 @@ def test_a_third_replica_that_has_it_is_enough() -> None:
     run(main)
 
 
+def test_a_merge_waits_for_nobody_because_the_clock_of_who_assigned_it_is_ahead() -> None:
+    """Merges are made by all. By its name the part would be r1's, which cannot make it."""
+
+    async def main(live: Live) -> None:
+        first, second = await pair(live)
+        first.ctx.switches.stop(Activity.MERGES)
+        first.ctx.env = live.env.fork(clock_offset_s=3600.0)
+        await assigned(first, MergeType.REGULAR)
+        began_s = live.env.monotonic_s()
+        await live.quiet(second)
+        assert live.env.monotonic_s() - began_s < LOOK_S
+        assert len(second.store.merges) == 1
+
+    run(main)
+
+
 ON_ONE = replace(NO_OWN_MERGES, execute_merges_on_single_replica_time_threshold=600.0)
 
 

@@ -43,12 +43,13 @@ async def is_made_by_another(ctx: ReplicaContext, queued: QueuedEntry) -> bool:
     if not isinstance(action, MergeParts):
         return False
     keeper = ctx.session()
-    age_s = ctx.env.now_s() - unix_s(entry.create_time)
+    # The clock of whoever wrote the entry may be ahead: nobody waits for longer than is said because of that.
+    age_s = max(0.0, ctx.env.now_s() - unix_s(entry.create_time))
     left_s = ctx.settings.execute_merges_on_single_replica_time_threshold - age_s
     maker = await _chosen(ctx, keeper, action.result) if left_s > 0 else None
     if maker is None and action.merge_type is MergeType.TTL_RECOMPRESS:
         left_s = ctx.settings.try_fetch_recompressed_part_timeout - age_s
-        maker = ctx.paths.replica(entry.source_replica) if left_s >= 0 else None
+        maker = ctx.paths.replica(entry.source_replica) if left_s > 0 else None
     if maker is None or maker == ctx.me:
         return False
 
