@@ -195,6 +195,16 @@ class NodeClient:
         """Returns when the server answers. Raises NodeUnavailable or ReplyLost when it does not."""
         await self._request("GET", "/ping", {}, b"", {})
 
+    async def page(self, path: str) -> str | None:
+        """What a node says to whoever logs in at a path of its own; None where there is none, as on other
+        servers. Raises as `query_rows`."""
+        reply = await self._request("GET", path, {}, b"", {})
+        text = reply.body.decode("utf-8", "replace")
+        code = reply.headers.get("X-ClickHouse-Exception-Code", "")
+        if code.isdigit() and reply.status != 404:
+            raise server_error(text, code=int(code))
+        return text if reply.status == 200 else None
+
     async def version(self) -> tuple[int, ...]:
         """The server's version, such as (18, 16, 1)."""
         text = await self.query_text("SELECT version()")

@@ -26,8 +26,6 @@ class Execution:
     query_id: str = ""
     initial_query_id: str = ""
     user: str = "default"
-    names_peers: bool = False
-    """The node has checked the text, and has put the names of its own named collections into it since."""
 
 
 class LocalExecutor(Protocol):

@@ -2,11 +2,13 @@
 
 <path>/oncluster/lock      held (flock) while a node runs on this directory; names its process
 <path>/oncluster/uuid      the server's UUID, made once
+<path>/oncluster/reads     a secret, made once: what keys are made of by which other nodes read this one
 <path>/node.json           pid and ports of the running node; removed at its end
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -20,6 +22,7 @@ from engine.env import Env
 from engine.errors import Busy, Code, ConfigError
 from engine.storage.layout import private_directory
 
+_SECRET_BYTES = 32
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
@@ -95,6 +98,21 @@ class NodeDirectory:
             temporary.write_text(f"{made}\n")
             temporary.replace(file)
             return made
+
+    def reads_secret(self, env: Env) -> bytes:
+        """The same at every start; for nobody else to read. What it made is worth nothing without it."""
+        file = self._own / "reads"
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            secret = bytes.fromhex(file.read_text("ascii"))
+            if len(secret) == _SECRET_BYTES:
+                return secret
+        made = env.new_uuid().bytes + env.new_uuid().bytes
+        temporary = file.with_suffix(".tmp")
+        temporary.unlink(missing_ok=True)
+        temporary.touch(0o600)
+        temporary.write_text(made.hex(), "ascii")
+        temporary.replace(file)
+        return made
 
     def announce(self, facts: dict[str, object]) -> None:
         """Write node.json; it is there in one piece or not at all."""

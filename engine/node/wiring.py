@@ -269,7 +269,7 @@ class Wiring:
         config = self._config
         timezone = (await self._pool.query("SELECT timezone()", format="TSVRaw")).text.strip()
         http = HttpServer(
-            _http_config(config, timezone),
+            _http_config(config, timezone, self._directory.reads_secret(self._env)),
             pool=self._pool,
             router=router,
             env=self._env,
@@ -326,7 +326,7 @@ async def _no_replicas() -> str:
     return ""
 
 
-def _http_config(config: NodeConfig, timezone: str) -> HttpConfig:
+def _http_config(config: NodeConfig, timezone: str, reads_secret: bytes) -> HttpConfig:
     tls = None
     if config.https_port:
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -343,4 +343,5 @@ def _http_config(config: NodeConfig, timezone: str) -> HttpConfig:
         timezone=timezone,
         users=config.users,
         profiles=config.profiles,
+        reads_secret=reads_secret,
     )

@@ -7,9 +7,6 @@ What is refused here is so before other hosts and Keeper hear of it.
 
 Nor is the setting `database` for statements: with it chDB takes the names of one for those of another
 database than the node does, which has looked for replicated and Distributed tables among them.
-
-The named collections by which this node logs in at other nodes are not for statements either: a URL given
-beside one would have the password sent there.
 """
 
 from __future__ import annotations
@@ -24,7 +21,6 @@ from engine.sql import Statement, Token
 from engine.sql.tokens import literal_value, scan
 from engine.storage.guard_arguments import (
     STRINGS,
-    VALUES,
     addresses,
     arguments_of,
     brackets,
@@ -35,7 +31,6 @@ from engine.storage.guard_arguments import (
     names_path,
 )
 from engine.storage.guard_backups import SUSPICIOUS, check_definitions
-from engine.storage.peer_collections import PREFIX
 
 _FILE_ENGINES = frozenset(
     {
@@ -62,7 +57,6 @@ _SUSPICIOUS = re.compile(
     re.IGNORECASE,
 )
 """Without any of it a text is fine."""
-_PEERS = re.compile(rf"{PREFIX}|\\x", re.IGNORECASE)
 _MAY_HOLD_TEXTS = re.compile(
     r"dictionary|collection|additional_|parallel_replicas_custom_key|\\x", re.IGNORECASE
 )
@@ -73,12 +67,9 @@ _BEFORE_NAMES = frozenset(
 """What follows is a name and no function, also where a bracket comes next."""
 
 
-def check_statement(
-    statement: Statement, sql: str, *, names_peers: bool = False, trusted_backups: Sequence[str] = ()
-) -> None:
+def check_statement(statement: Statement, sql: str, *, trusted_backups: Sequence[str] = ()) -> None:
     """Raises SqlError 358 for INTO OUTFILE, 1 for SYSTEM SHUTDOWN and KILL, which would end the process at
-    once, 497 for this node's own named collections unless it has put them there itself, and for definitions
-    from elsewhere but for `trusted_backups`, and as `check_text`."""
+    once, 497 for definitions from elsewhere but for `trusted_backups`, and as `check_text`."""
     if statement.into_outfile is not None:
         raise _writes_file()
     if statement.system_command.upper() in ("SHUTDOWN", "KILL"):
@@ -90,10 +81,8 @@ def check_statement(
     check_text(sql)
     if SUSPICIOUS.search(sql):
         check_definitions(_tokens(sql), trusted_backups)
-    if not names_peers and _PEERS.search(sql):
-        _check_peers(_tokens(sql))
     if _MAY_HOLD_TEXTS.search(sql):
-        _check_strings(_tokens(sql), names_peers=names_peers)
+        _check_strings(_tokens(sql))
 
 
 def check_settings(settings: Mapping[str, str]) -> None:
@@ -101,7 +90,7 @@ def check_settings(settings: Mapping[str, str]) -> None:
     if _CURRENT_DATABASE in settings:
         raise _changes_database()
     for name in settings.keys() & _SETTINGS_WITH_EXPRESSIONS:
-        _check_string(settings[name], names_peers=False)
+        _check_string(settings[name])
 
 
 def check_text(sql: str) -> None:
@@ -142,11 +131,6 @@ def _tokens(sql: str) -> list[Token]:
     return tokens
 
 
-def _check_peers(tokens: Sequence[Token]) -> None:
-    if any(PREFIX in literal_value(token) for token in tokens if token.kind in VALUES):
-        raise SqlError(Code.ACCESS_DENIED, f"Named collections {PREFIX}… are for the node alone")
-
-
 def _check(tokens: Sequence[Token]) -> None:
     names = [literal_value(token) if token.is_name else token.text for token in tokens]
     words = [name.upper() for name in names]
@@ -156,7 +140,7 @@ def _check(tokens: Sequence[Token]) -> None:
             check(_Place(tokens, names, words, at))
 
 
-def _check_strings(tokens: Sequence[Token], *, names_peers: bool) -> None:
+def _check_strings(tokens: Sequence[Token]) -> None:
     """Those of a statement that may be, or hold, expressions: in settings, as the query of a dictionary, as
     a named collection that has one for a dictionary."""
     names = [literal_value(token) if token.is_name else token.text for token in tokens]
@@ -175,17 +159,15 @@ def _check_strings(tokens: Sequence[Token], *, names_peers: bool) -> None:
     if is_dictionary or is_collection or _SETTINGS_WITH_EXPRESSIONS & set(names):
         for token in tokens:
             if token.kind in STRINGS:
-                _check_string(literal_value(token), names_peers=names_peers)
+                _check_string(literal_value(token))
 
 
-def _check_string(text: str, *, names_peers: bool) -> None:
+def _check_string(text: str) -> None:
     check_text(text)
-    if not names_peers and _PEERS.search(text):
-        _check_peers(_tokens(text))
     if "'" in text or "$" in text:
         for token in _tokens(text):
             if token.kind in STRINGS:
-                _check_string(literal_value(token), names_peers=names_peers)
+                _check_string(literal_value(token))
 
 
 @dataclass(frozen=True, slots=True)

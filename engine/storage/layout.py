@@ -28,6 +28,7 @@ chDB starts like `clickhouse-local`, which differs from a server in ways that ma
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -38,7 +39,6 @@ from xml.sax.saxutils import escape
 from engine.config.profiles import Constraint
 from engine.env import Env
 from engine.errors import ConfigError
-from engine.storage.peer_collections import HIDDEN, forget
 
 KEPT_BYTES = 4 << 20
 """Of the disk, for definitions: see `disk_reserve`."""
@@ -106,7 +106,7 @@ def prepare(path: Path, settings: ChdbSettings, env: Env) -> str:
             f"chDB cannot have its data in {path}: '{found[0]}' means something else to it.",
             hint="Choose a directory without '?', '&' and backslashes in its path.",
         )
-    forget(path)
+    _forget_passwords(path)
     own = private_directory(path)
     own.mkdir(parents=True, exist_ok=True)
     metadata = path / "metadata"
@@ -120,6 +120,13 @@ def prepare(path: Path, settings: ChdbSettings, env: Env) -> str:
     (own / "users.xml").write_text(_users(settings), "utf-8")
     (own / "chdb.xml").write_text(_server(own, settings), "utf-8")
     return f"{path}?config-file={own / 'chdb.xml'}"
+
+
+def _forget_passwords(path: Path) -> None:
+    """Named collections with those of other nodes, which nodes of before have left."""
+    for file in (path / "named_collections").glob("oncluster_peer_*.sql"):
+        with contextlib.suppress(OSError):
+            file.unlink()
 
 
 def _make_default_database(file: Path, link: Path, settings: ChdbSettings, env: Env) -> None:
@@ -208,7 +215,6 @@ def _users(settings: ChdbSettings) -> str:
         "REVOKE CREATE DATABASE, CREATE TABLE, CREATE DICTIONARY, DROP ON system.*",
         f"REVOKE CREATE DATABASE ON {LOCAL_DATABASE}.*",
         "REVOKE FILE, SQLITE ON *.*",
-        HIDDEN,
         *(f"REVOKE TABLE ENGINE ON {engine}" for engine in _OVER_FILES),
     ]
     constraints = "".join(f"<{name}><const/></{name}>" for name in _CONSTANT)

@@ -52,7 +52,7 @@ class ChdbExecutor:
 
         User and query ids are for the log; chDB has one user and makes its own ids.
         """
-        check_statement(parse_statement(execution.sql), execution.sql, names_peers=execution.names_peers)
+        check_statement(parse_statement(execution.sql), execution.sql)
         async with self._session() as session:
             await session.query(execution.sql, format="Null", scope=Scope(settings=execution.settings))
 
@@ -70,7 +70,7 @@ class ChdbExecutor:
 
         def before() -> None:
             record(digest if tables is None else self._digest_now(tables))
-            check_statement(statement, execution.sql, names_peers=execution.names_peers)
+            check_statement(statement, execution.sql)
 
         async with self._session() as session:
             await session.query(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import http.client
 import socket
@@ -38,6 +39,8 @@ ENDS = {
     "ends before the first block": b"",
 }
 
+
+BASIC_OF_ALICE = base64.b64encode(b"alice:secret").decode()
 
 RESET = b"reset"
 """In the place of an answer: the connection is reset before its first byte."""
@@ -215,21 +218,65 @@ def test_passwords_of_peers_are_sent_and_never_shown(node: RunningNode) -> None:
         assert "secret" not in text
         assert "wrong-one" not in text
         assert "YWxpY2U6" not in text
-    assert "oncluster_peer" not in node.query("SELECT name FROM system.named_collections")
 
 
-def test_collections_of_an_earlier_process_are_gone(start_node: StartNode) -> None:
-    users = USERS.format(alice=hashlib.sha256(b"secret").hexdigest())
-    node = start_node(extra=users)
-    as_alice = f"remote('127.0.0.1:{node.http_port}', system, one, 'alice', 'secret')"
-    found = set()
-    for _ in range(2):
-        assert node.query(f"SELECT dummy FROM {as_alice}") == "0\n"
-        [collection] = (node.directory / "data" / "named_collections").glob("oncluster_peer_*")
-        found.add(collection.name)
+EXPLAINED = (
+    "EXPLAIN SYNTAX",
+    "EXPLAIN SYNTAX run_query_tree_passes = 1",
+    "EXPLAIN QUERY TREE run_passes = 0",
+    "EXPLAIN QUERY TREE dump_ast = 1",
+    "EXPLAIN PLAN json = 1, actions = 1, header = 1",
+    "EXPLAIN PIPELINE",
+)
+
+
+@pytest.mark.parametrize("takes_signatures", [True, False])
+def test_what_lets_chdb_in_on_another_node_is_shown_nowhere(
+    node: RunningNode, *, takes_signatures: bool
+) -> None:
+    """A node takes signatures; a server that gives no keys, as ClickHouse's, is sent the password."""
+    node.query("CREATE TABLE IF NOT EXISTS read_by_alice (k UInt8) ENGINE = Memory AS SELECT 7")
+    with peer(ENDS["whole"]) as server:
+        port, table = (node.http_port, "read_by_alice") if takes_signatures else (server.port, "t")
+        remote = f"remote('127.0.0.1:{port}', default, {table}, 'alice', 'secret')"
+        read = f"SELECT k FROM {remote} WHERE k > rand() % 1"
+        processes = "SELECT query FROM system.processes AS p LEFT JOIN (%s) AS r ON 1 FORMAT TSVRaw"
+        texts = [node.query(f"{each} {read}") for each in EXPLAINED]
+        texts += [
+            node.query(processes % read),
+            node.query(f"SELECT * FROM system.query_cache, ({read}) AS r SETTINGS use_query_cache = 1"),
+            *(
+                node.post(f"{read} {bad}").text
+                for bad in ("AND nope", "GROUP BY 1 2", ") OVER, ", "AND throwIf(k = 7)")
+            ),
+            node.query("SELECT arrayStringConcat(groupArray(last_error_message)) FROM system.errors"),
+        ]
+    assert "url(" in texts[0] and "[HIDDEN]" in texts[0]
+    for text in texts:
+        assert "Oncluster " not in text and "Basic " not in text and BASIC_OF_ALICE not in text
+    assert node.query("SELECT count() FROM system.named_collections") == "0\n"
+
+
+def test_a_node_with_another_secret_or_of_another_start_is_read_on(start_node: StartNode) -> None:
+    node = start_node(extra=USERS.format(alice=hashlib.sha256(b"secret").hexdigest()))
+    reader = start_node()
+    table = f"remote('127.0.0.1:{node.http_port}', system, one, 'alice', 'secret')"
+    secret = node.directory / "data" / "oncluster" / "reads"
+    made = set()
+    for loses_secret in (False, False, True):
         node.stop()
+        if loses_secret:
+            secret.unlink()
         node.start()
-    assert len(found) == 2
+        assert reader.query(f"SELECT dummy FROM {table}") == "0\n"
+        assert reader.query(f"SELECT count() FROM {table}") == "1\n"
+        stored = reader.post(
+            f"INSERT INTO FUNCTION null('d UInt8') SELECT dummy FROM {table} WHERE dummy < 1"
+        )
+        assert stored.status == 200, stored.text
+        assert secret.stat().st_mode & 0o777 == 0o600
+        made.add(secret.read_text())
+    assert len(made) == 2
 
 
 @pytest.mark.parametrize("session", [{}, {"session_id": "kept"}])

@@ -121,7 +121,7 @@ class DistributedExecutor(ExecutorLayer[ReplicatedExecutor]):
             await asked.session.close()
         if prepared.sql == execution.sql:
             return execution
-        return replace(execution, sql=prepared.sql, names_peers=True)
+        return replace(execution, sql=prepared.sql)
 
     async def _with_values(self, execution: Execution, statement: Statement) -> Execution:
         asked = self._asked(execution)

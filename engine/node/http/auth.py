@@ -72,16 +72,21 @@ def authenticate(users: Mapping[str, User], credentials: Credentials, address: s
     digest = hashlib.sha256(encode_bytes(credentials.password)).hexdigest()
     expected = user.password_sha256_hex.lower() if user is not None else _NOBODY_SHA256
     is_right = hmac.compare_digest(digest, expected or digest)
-    if user is None or not is_right or not _is_from(user, address):
-        raise SqlError(
-            Code.AUTHENTICATION_FAILED,
-            f"{credentials.user}: Authentication failed: password is incorrect, "
-            "or there is no user with such name.",
-        )
+    if user is None or not is_right or not may_come_from(user, address):
+        raise no_such_login(credentials.user)
     return user
 
 
-def _is_from(user: User, address: str) -> bool:
+def no_such_login(user: str) -> SqlError:
+    """Does not say what was wrong."""
+    return SqlError(
+        Code.AUTHENTICATION_FAILED,
+        f"{user}: Authentication failed: password is incorrect, or there is no user with such name.",
+    )
+
+
+def may_come_from(user: User, address: str) -> bool:
+    """Whether the user's `networks` have this address."""
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

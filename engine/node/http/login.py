@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from aiohttp import web
+
 from engine.config.model import User
 from engine.config.quotas import QuotaAmount
 from engine.node.http.auth import authenticate, credentials_of
+from engine.node.http.signed_reads import SignedReads
 from engine.node.quotas import QuotaAccount, Quotas, quota_client
 
 _FAILED = QuotaAmount.FAILED_SEQUENTIAL_AUTHENTICATIONS
@@ -19,9 +22,19 @@ _FAILED = QuotaAmount.FAILED_SEQUENTIAL_AUTHENTICATIONS
 class Logins:
     """Of one node."""
 
-    def __init__(self, users: Mapping[str, User], quotas: Quotas) -> None:
+    def __init__(self, users: Mapping[str, User], quotas: Quotas, signed: SignedReads) -> None:
         self._users = users
         self._quotas = quotas
+        self._signed = signed
+
+    def of_request(self, request: web.Request, parameters: Mapping[str, str]) -> tuple[User, QuotaAccount]:
+        """As `of`, also of another node's read that is signed."""
+        address = request.remote or ""
+        header = request.headers.get("Authorization", "")
+        user = self._signed.user_of(header, request.method, request.raw_path, address)
+        if user is None:
+            return self.of(request.headers, parameters, address)
+        return user, self._quotas.account(user, quota_client(address, request.headers, parameters))
 
     def of(
         self, headers: Mapping[str, str], parameters: Mapping[str, str], address: str

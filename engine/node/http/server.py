@@ -7,7 +7,7 @@ import contextlib
 import logging
 import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ from aiohttp import web
 
 from engine.config.model import User
 from engine.config.quotas import QuotaAmount
+from engine.distributed.read_signature import KEY_PATH, KeyMaker
 from engine.env import Env
 from engine.errors import OnclusterError
 from engine.node.http.audience import Audience
@@ -39,6 +40,7 @@ from engine.node.http.query import (
 from engine.node.http.response import ResultSender, error_response
 from engine.node.http.running import RunningStatements
 from engine.node.http.sessions import HttpSessions
+from engine.node.http.signed_reads import SignedReads
 from engine.node.quotas import QuotaAccount, Quotas, spent_by
 from engine.node.statements.node_statements import NodeStatements
 from engine.node.statements.router import StatementRouter
@@ -85,6 +87,7 @@ class HttpConfig:
     timezone: str
     users: Mapping[str, User]
     profiles: Mapping[str, Mapping[str, str]]
+    reads_secret: bytes = field(repr=False)
 
 
 class HttpServer:
@@ -104,7 +107,8 @@ class HttpServer:
     ) -> None:
         self._config = config
         self._constraints = Constraints(rules, config.profiles)
-        self._logins = Logins(config.users, quotas or Quotas(env))
+        self._signed = SignedReads(config.users, KeyMaker(config.reads_secret), env)
+        self._logins = Logins(config.users, quotas or Quotas(env), self._signed)
         self._pool = pool
         self._router = router
         self._env = env
@@ -130,6 +134,7 @@ class HttpServer:
         )
         app.router.add_get("/ping", self._ping)
         app.router.add_get("/replicas_status", self._replicas)
+        app.router.add_get(KEY_PATH, self._reading_key)
         for method in ("GET", "HEAD", "POST", "OPTIONS"):
             app.router.add_route(method, "/", self._query)
             app.router.add_route(method, "/query", self._query)
@@ -172,6 +177,15 @@ class HttpServer:
             status=503 if problems else 200, text=problems or _OK, headers=self._own_headers()
         )
 
+    async def _reading_key(self, request: web.Request) -> web.Response:
+        parameters = dict(parameters_of(request.rel_url.raw_query_string))
+        try:
+            user, _ = self._logins.of(request.headers, parameters, request.remote or "")
+        except OnclusterError as error:
+            return error_response(error, self._pool.version, headers=self._own_headers())
+        headers = {**self._own_headers(), "Cache-Control": "no-store"}
+        return web.Response(text=self._signed.new_key(user).to_text(), headers=headers)
+
     async def _unknown(self, request: web.Request) -> web.Response:
         if request.method not in ("GET", "HEAD", "POST"):
             return web.Response(status=501, headers=self._own_headers())
@@ -185,7 +199,7 @@ class HttpServer:
         try:
             pairs = parameters_of(request.rel_url.raw_query_string)
             parameters = dict(pairs)
-            user, account = self._logins.of(request.headers, parameters, request.remote or "")
+            user, account = self._logins.of_request(request, parameters)
             is_form = request.content_type == "multipart/form-data"
             tables: tuple[ExternalTable, ...] = ()
             if is_form:

@@ -6,6 +6,9 @@ no `session_id`: of a parameter that it does not know it would say so. A node be
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
 from engine.env import Env
 from engine.names import quote_string
 
@@ -17,6 +20,24 @@ again, it has not been filled in."""
 
 def new_reads_key(env: Env) -> str:
     return f"{PREFIX}{env.new_uuid().hex}"
+
+
+@dataclass(frozen=True, slots=True)
+class FilledIn:
+    """What texts of one statement get that are kept for later ones, too: its `key`, and by their places the
+    headers by which other nodes let it in. Without a key they stay as they are."""
+
+    key: str = ""
+    authorizations: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def of(self, text: str) -> str:
+        """The text as chDB gets it."""
+        if not self.key:
+            return text
+        text = text.replace(READS_PLACE, self.key)
+        for place, header in self.authorizations.items():
+            text = text.replace(place, header)
+        return text
 
 
 def query_id_of(key: str, new_query_id: str) -> str:

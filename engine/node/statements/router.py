@@ -305,11 +305,11 @@ class StatementRouter:
                 yield answer
                 return
             asked = await self._replicated.prepare_read(asked, statement)
-        if statement.is_query and not asked.reads_key:
+        if statement.is_query and not asked.filled_in.key:
             self._statements.leave(statement)
         async with self._tables.provide(asked, statement) as (sql, session):
             is_select = statement.kind is StatementKind.SELECT or sql.startswith("SELECT")
-            sql = asked.with_key(sql)
+            sql = asked.filled_in.of(sql)
             if asked.has_one_row and statement.kind is StatementKind.SELECT:
                 result = await asked.run(sql, session=session, is_harmless=True)
                 yield WholeAnswer(result, format=statement.format or asked.format)

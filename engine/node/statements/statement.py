@@ -11,7 +11,7 @@ from engine.ddl.attempt import Fence
 from engine.errors import Code, SqlError
 from engine.names import quote_string
 from engine.node.quotas import QuotaUse
-from engine.node.statements.reads_key import READS_PLACE
+from engine.node.statements.reads_key import FilledIn
 from engine.sql import StatementKind
 from engine.storage import ChdbSession, QueryResult, Scope
 from engine.storage.statement_text import LONG_TEXT, InsertText
@@ -42,10 +42,9 @@ class Asked:
     `has_one_row`: the answer is known to be that small, so that it needs no stream. `takes_settings`: behind
     `sql` a clause SETTINGS may be put. `early`: what of it others may be asked before chDB begins.
     `behind_insert` is called on the thread on which chDB has taken rows of a stream; it raises nothing.
-    `native_revision`: of the protocol that the client reads blocks in Native by; 0 as they are. `reads_key`
-    is to stand in what chDB gets for `READS_PLACE` (`with_key`): until then the text is one that may have
-    been looked at before. `is_decided`: another replica has carried it out, and this one has to follow.
-    `quota_use`: what is counted of whoever asks.
+    `native_revision`: of the protocol that the client reads blocks in Native by; 0 as they are. `filled_in`
+    says what chDB gets for what texts leave open that may have been looked at before. `is_decided`: another
+    replica has carried it out, and this one has to follow. `quota_use`: what is counted of whoever asks.
     """
 
     sql: str
@@ -64,14 +63,10 @@ class Asked:
     takes_settings: bool = False
     early: Early | None = None
     behind_insert: Callable[[], None] | None = None
-    reads_key: str = ""
+    filled_in: FilledIn = field(default_factory=FilledIn)
     native_revision: int = 0
     is_decided: bool = False
     quota_use: QuotaUse | None = None
-
-    def with_key(self, sql: str) -> str:
-        """A text of this request as chDB gets it."""
-        return sql.replace(READS_PLACE, self.reads_key) if self.reads_key else sql
 
     @property
     def scope(self) -> Scope:

@@ -9,6 +9,7 @@ from engine.distributed.peers import Peer
 from engine.names import HostId
 from engine.node.distributed.reading.failover import Failover, Read
 from engine.node.distributed.reading.running_reads import RunningReads
+from engine.node.statements.reads_key import FilledIn
 from engine.sql import parse_statement
 from engine.testing.simulation import SimulationEnv, run_simulation
 
@@ -28,7 +29,7 @@ def test_other_nodes_are_told_of_a_kill_as_long_as_the_statement_goes_on() -> No
         reads = RunningReads(cast(Any, health))
         asked = SimpleNamespace(query_id="q")
         failover = Failover(cast(Any, health), cast(Any, asked), parse_statement("SELECT 1"))
-        failover.reads_key = "key"
+        failover.filled_in = FilledIn("key")
         failover.reads = {Read(Peer(HostId("n2", 9000), "n2", 8123), cast(Any, "a table"), "", "")}
         with reads.running(failover):
             reads.kill("q")

@@ -36,7 +36,7 @@ async def url(tmp_path: Path) -> AsyncIterator[str]:
     await pool.query("CREATE TABLE t ENGINE = MergeTree ORDER BY id AS SELECT number AS id FROM numbers(50)")
     users = {"default": User("default", profile="reader")}
     server = HttpServer(
-        HttpConfig("127.0.0.1", 0, 0, None, "here", "UTC", users, {"reader": PROFILE}),
+        HttpConfig("127.0.0.1", 0, 0, None, "here", "UTC", users, {"reader": PROFILE}, b"secret"),
         pool=pool,
         router=StatementRouter(tables=SystemTables([]), run_on_cluster=nowhere),
         env=SystemEnv(),

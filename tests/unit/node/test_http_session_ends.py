@@ -33,7 +33,7 @@ async def test_what_was_left_open_for_a_statement_that_is_refused_is_closed(tmp_
 
     pool = await ChdbPool.open(tmp_path / "one")
     server = HttpServer(
-        HttpConfig("127.0.0.1", 0, 0, None, "here", "UTC", {"default": User("default")}, {}),
+        HttpConfig("127.0.0.1", 0, 0, None, "here", "UTC", {"default": User("default")}, {}, b"secret"),
         pool=pool,
         router=StatementRouter(tables=SystemTables([]), run_on_cluster=refuse),
         env=SystemEnv(),

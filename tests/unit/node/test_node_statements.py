@@ -43,7 +43,9 @@ class Node:
         self.url = ""
         users = {"ann": User("ann"), "eve": User("eve", profile="reader")}
         self.server = HttpServer(
-            HttpConfig("127.0.0.1", 0, 0, None, "here", "UTC", users, {"reader": {"readonly": "1"}}),
+            HttpConfig(
+                "127.0.0.1", 0, 0, None, "here", "UTC", users, {"reader": {"readonly": "1"}}, b"secret"
+            ),
             pool=pool,
             router=StatementRouter(
                 tables=SystemTables([self.statements]), run_on_cluster=self._wait, statements=self.statements

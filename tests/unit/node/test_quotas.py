@@ -8,9 +8,11 @@ import pytest
 
 from engine.config.model import User
 from engine.config.quotas import QuotaAmount, QuotaKey
+from engine.distributed.read_signature import KeyMaker
 from engine.env import SystemEnv
 from engine.errors import Code, ConfigError, SqlError
 from engine.node.http.login import Logins
+from engine.node.http.signed_reads import SignedReads
 from engine.node.quotas import QuotaAccount, QuotaClient, Quotas, quota_client
 from engine.sql import parse_statement
 from tests.unit.config.support import load
@@ -181,7 +183,8 @@ def test_a_limit_that_is_no_number_is_refused(tmp_path: Path, limit: str) -> Non
 def test_after_too_many_wrong_passwords_the_right_one_is_refused_too(tmp_path: Path) -> None:
     limit = interval("<failed_sequential_authentications>2</failed_sequential_authentications>") + "<keyed/>"
     clock = Clock()
-    logins = Logins(users(tmp_path, limit), Quotas(clock))
+    known = users(tmp_path, limit)
+    logins = Logins(known, Quotas(clock), SignedReads(known, KeyMaker(b"secret"), clock))
 
     def login(password: str, **more: str) -> int:
         try:

@@ -7,7 +7,6 @@ who asks allows: a statement that can be tried again on another replica takes on
 from __future__ import annotations
 
 import asyncio
-import base64
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -23,10 +22,10 @@ from engine.env import Env
 from engine.errors import OnclusterError, ReplyLost, SqlError
 from engine.names import quote_string
 from engine.node.distributed.functions.read_place import ReadPlace
+from engine.node.distributed.peers.peer_logins import PeerLogins
 from engine.node.distributed.peers.peer_watch import PeerWatch
 from engine.node.distributed.sending.sinks import MAX_ANSWER_BYTES
 from engine.storage import ChdbPool
-from engine.storage.peer_collections import new_name
 
 _MAX_SEEN = 10_000
 _REQUEST_S = 10.0
@@ -48,12 +47,12 @@ class PeerHealth:
     clients: dict[Peer, NodeClient] = field(default_factory=dict)
     orders: dict[tuple[Peer, ...], ReplicaOrder] = field(default_factory=dict)
     seen_s: dict[tuple[Peer, str, bool], tuple[float, int]] = field(default_factory=dict)
-    collections: dict[str, str] = field(default_factory=dict, repr=False)
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     here_version: int = 0
     watch: PeerWatch = field(init=False)
+    logins: PeerLogins = field(init=False)
 
     def __post_init__(self) -> None:
+        self.logins = PeerLogins(self.env, self.client)
         self.watch = PeerWatch(lambda peer: self.client(peer).ping(), self._fell_silent)
 
     async def close(self) -> None:
@@ -100,6 +99,7 @@ class PeerHealth:
         """What was seen there counts no more."""
         for key in [key for key in self.seen_s if key[0] == peer]:
             del self.seen_s[key]
+        self.logins.forget(peer)
 
     def forget_here(self) -> None:
         """A statement that may have made, renamed or dropped a table of this node has run or was given up."""
@@ -110,6 +110,7 @@ class PeerHealth:
     def failed(self, peer: Peer) -> None:
         """A connection to the replica failed."""
         self.failures.failed(peer.name)
+        self.logins.forget(peer)
 
     def _fell_silent(self, peer: Peer) -> None:
         self.forget(peer)
@@ -167,20 +168,3 @@ class PeerHealth:
             max_ignored_errors=policy.max_ignored_errors,
         )
         return [shard.peers[at] for at in order]
-
-    async def collection(self, peer: Peer) -> str:
-        """The named collection with the peer's credentials; empty where it needs none."""
-        if not peer.password and peer.user in ("", "default"):
-            return ""
-        secret = base64.b64encode(f"{peer.user}:{peer.password}".encode()).decode()
-        async with self.lock:
-            if secret in self.collections:
-                return self.collections[secret]
-            name = new_name(self.env)
-            await self.pool.query(
-                f"CREATE NAMED COLLECTION {name} AS url = 'http://127.0.0.1/', "
-                "`headers.header.name` = 'Authorization' NOT OVERRIDABLE, "
-                f"`headers.header.value` = {quote_string(f'Basic {secret}')} NOT OVERRIDABLE"
-            )
-            self.collections[secret] = name
-            return name

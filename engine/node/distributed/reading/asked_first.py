@@ -127,7 +127,7 @@ class AskedFirst:
         failover = self._selects.failover(asked, statement)
         prepared = await self._selects.prepare(asked, statement, failover)
         async with self._turn(failover):
-            text = prepared.with_key(prepared.sql)
+            text = prepared.filled_in.of(prepared.sql)
             try:
                 answer = await prepared.run(text, is_harmless=True)
             except SqlError as error:

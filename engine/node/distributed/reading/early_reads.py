@@ -25,9 +25,10 @@ from engine.distributed.select import RemoteSelect
 from engine.env import Env
 from engine.errors import Code, SqlError
 from engine.names import quote_identifier
+from engine.node.distributed.peers.peer_logins import needs_login
 from engine.node.distributed.peers.peer_watch import PeerWatch
 from engine.node.distributed.reading.row_of_sums import sum_of, summed_columns, text_row
-from engine.node.statements.reads_key import READS_PLACE
+from engine.node.statements.reads_key import FilledIn
 from engine.storage import QueryResult
 from engine.storage.awaited_values import MAX_COLUMNS, RANGES, Awaited
 
@@ -49,10 +50,10 @@ class EarlyReads:
     requests: tuple[tuple[Peer, str], ...]
     columns: tuple[tuple[str, str], ...]
 
-    def with_key(self, key: str) -> EarlyReads:
-        """The same for a statement whose reads have this key."""
-        requests = tuple((peer, url.replace(READS_PLACE, key)) for peer, url in self.requests)
-        return replace(self, text=self.text.replace(READS_PLACE, key), requests=requests)
+    def filled_in(self, with_: FilledIn) -> EarlyReads:
+        """The same for one statement."""
+        requests = tuple((peer, with_.of(url)) for peer, url in self.requests)
+        return replace(self, text=with_.of(self.text), requests=requests)
 
     def own(self) -> str:
         """This node's own row."""
@@ -116,8 +117,7 @@ class EarlyClient:
 
     async def _ask(self, peer: Peer, url: str, *, wait_s: float) -> bytes | None:
         timeout = aiohttp.ClientTimeout(total=2 * wait_s, sock_connect=_CONNECT_S, sock_read=wait_s)
-        has_credentials = peer.password or peer.user not in ("", "default")
-        auth = aiohttp.BasicAuth(peer.user, peer.password, "utf-8") if has_credentials else None
+        auth = aiohttp.BasicAuth(peer.user, peer.password, "utf-8") if needs_login(peer) else None
         where = URL(url, encoded=True)
         async with self._open_session().get(
             where, auth=auth, allow_redirects=False, timeout=timeout

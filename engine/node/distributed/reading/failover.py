@@ -28,12 +28,14 @@ from engine.distributed.peers import Peer
 from engine.errors import Code, OnclusterError, ReplyLost, SqlError
 from engine.node.distributed.functions.read_place import ReadPlace
 from engine.node.distributed.peers.peer_health import PeerHealth
+from engine.node.distributed.peers.peer_logins import ClosedRead
 from engine.node.distributed.peers.peer_watch import Watching
 from engine.node.distributed.reading.early_reads import EarlyReads
 from engine.node.distributed.reading.patience import patience_s, time_limit_s
 from engine.node.distributed.reading.quoted_text import with_place_in, without_shards
 from engine.node.distributed.reading.rows_to_read import ToRead
 from engine.node.distributed.registry.overlooked import explained
+from engine.node.statements.reads_key import FilledIn
 from engine.node.statements.statement import Answer, Asked
 from engine.sql import Statement, StatementKind
 from engine.storage import QueryResult
@@ -63,6 +65,8 @@ GONE = frozenset(
 """What a replica answers that has no such table, or is stopping: another may be asked. Any other refusal is
 for a person to see."""
 _AWAY = GONE - {Code.ABORTED, Code.QUERY_WAS_CANCELLED}
+_SHUT_OUT = frozenset({Code.AUTHENTICATION_FAILED})
+"""It may be another process than the one that gave the key."""
 _FAR_CODE = re.compile(r"body: '.{0,64}?Code: (\d+)\b", re.DOTALL)
 _BODY = re.compile(
     r"Received error from remote server (?P<url>https?://[^/?\s]+).*? body: 'Code: (?P<code>\d+)\. "
@@ -88,6 +92,7 @@ class Read:
     sql: str
     has_others: bool = False
     may_fail: bool = False
+    closed: ClosedRead | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -107,8 +112,8 @@ class Failover:
     """Of the tables' names (`DistributedTables.version`), when the statement began."""
     watches_names: bool = False
     """Names may come to mean Distributed tables while it runs."""
-    reads_key: str = ""
-    """By what other nodes know what they do for the statement."""
+    filled_in: FilledIn = field(default_factory=FilledIn)
+    """By what other nodes know what they do for the statement, and by what they let it in."""
     is_killed: bool = False
     """It is over before its time, and never begins anew."""
     watching: Watching | None = None
@@ -171,11 +176,16 @@ class Failover:
 
     async def begins_anew(self, error: SqlError) -> bool:
         """Whether the statement, of which nobody has seen anything, shall begin anew after `error`."""
+        is_shut_out = _is_gone(error, _SHUT_OUT)
+        if is_shut_out:
+            for read in self.reads:
+                self.health.logins.forget(read.peer)
         if self.is_killed:
             return False
         is_broken = error.code in _BROKEN
         culprits = self._those_who_are_silent() or self._those_who_may_fail(error)
-        if not self.can_begin_anew or not (is_broken or culprits or _is_gone(error)) or self._left_s <= 0:
+        is_known = is_broken or is_shut_out or culprits or _is_gone(error, GONE)
+        if not self.can_begin_anew or not is_known or self._left_s <= 0:
             return False
         reads = [read for read in self.reads if read.peer not in self.failed]
         culprits = culprits or await self._those_who_fail(reads, self._probe)
@@ -184,7 +194,7 @@ class Failover:
             for peer in culprits:
                 self.health.failed(peer)
                 self._broke_off[peer] = self.explained(error)
-        may_be_well_again = (is_broken and not _is_slow(error)) or _is_gone(error, _AWAY)
+        may_be_well_again = (is_broken and not _is_slow(error)) or is_shut_out or _is_gone(error, _AWAY)
         if not culprits and may_be_well_again and not self._had_unknown:
             self._had_unknown = True
             for read in reads:
@@ -231,7 +241,7 @@ class Failover:
         await self.health.probe(read.peer, read.place, mark=read.mark, with_delay=False, wait_s=wait_s)
 
     async def _read(self, read: Read) -> None:
-        await self.health.pool.query(f"SELECT count() FROM ({read.sql})", format="Null")
+        await self.health.pool.query(f"SELECT count() FROM ({self.filled_in.of(read.sql)})", format="Null")
 
     def explained(self, error: SqlError) -> SqlError:
         """The same with ClickHouse's code and the replicas that were read, where a connection broke or
@@ -319,7 +329,7 @@ def received_from(peer: Peer, error: SqlError) -> SqlError:
     return SqlError(error.code, text, name=error.name)
 
 
-def _is_gone(error: SqlError, codes: AbstractSet[int] = GONE) -> bool:
+def _is_gone(error: SqlError, codes: AbstractSet[int]) -> bool:
     found = _FAR_CODE.search(error.message) if error.code == _FROM_REMOTE else None
     return found is not None and int(found[1]) in codes
 

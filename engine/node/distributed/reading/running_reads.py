@@ -81,7 +81,7 @@ class RunningReads:
 
     def give_up(self, failover: Failover) -> None:
         """The statement is over before its time. May be called twice."""
-        if not failover.is_killed and failover.reads_key:
+        if not failover.is_killed and failover.filled_in.key:
             failover.is_killed = True
             task = asyncio.create_task(self._tell(failover))
             self._tasks.add(task)
@@ -91,10 +91,10 @@ class RunningReads:
         peers = {read.peer for read in failover.reads}
         for pause_s in _PAUSES_S:
             await self._health.env.sleep(pause_s)
-            await self._tell_all(peers, failover.reads_key)
+            await self._tell_all(peers, failover.filled_in.key)
         while failover in self._running.get(failover.asked.query_id, ()):
             await self._health.env.sleep(_LATER_PAUSE_S)
-            await self._tell_all(peers, failover.reads_key)
+            await self._tell_all(peers, failover.filled_in.key)
 
     async def _tell_all(self, peers: Collection[Peer], key: str) -> None:
         await asyncio.gather(*(self._tell_one(peer, key) for peer in peers))

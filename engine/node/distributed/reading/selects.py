@@ -58,7 +58,7 @@ from engine.node.distributed.registry.name_changes import is_among
 from engine.node.distributed.registry.tables import DistributedTables
 from engine.node.replicated.running.local_tables import LocalTables
 from engine.node.statements.asked_settings import flag, settings_of
-from engine.node.statements.reads_key import new_reads_key
+from engine.node.statements.reads_key import FilledIn, new_reads_key
 from engine.node.statements.statement import Asked
 from engine.sql import Statement, StatementKind
 
@@ -143,22 +143,28 @@ class DistributedSelects:
             await check_rows_to_read(self._health, failover.to_read)
         if failover.reads:
             prepared = without_leaf_limits(prepared)
-            failover.reads_key = key = new_reads_key(self._health.env)
-            prepared = replace(prepared, reads_key=key)
+            failover.filled_in = await self._filled_in(failover)
+            prepared = replace(prepared, filled_in=failover.filled_in)
         wait_s = patience_s(asked) if failover.reads else USUAL_S
         prepared = with_patience(prepared, wait_s)
         if statement.kind is not StatementKind.SELECT:
-            return replace(prepared, sql=prepared.with_key(prepared.sql))
+            return replace(prepared, sql=prepared.filled_in.of(prepared.sql))
         if failover.early is not None and prepared.has_one_row:
             early = EarlyStatement(
                 self._early,
-                failover.early.with_key(failover.reads_key),
+                failover.early.filled_in(failover.filled_in),
                 format=prepared.format,
                 wait_s=wait_s,
                 is_killed=lambda: failover.is_killed,
             )
             return replace(prepared, early=early)
         return with_threads(prepared, len(failover.reads), usual=self._health.pool.max_threads)
+
+    async def _filled_in(self, failover: Failover) -> FilledIn:
+        """Raises OnclusterError."""
+        begun = FilledIn(new_reads_key(self._health.env))
+        closed = [read.closed for read in failover.reads if read.closed is not None]
+        return replace(begun, authorizations=await self._health.logins.authorizations(closed, begun))
 
     async def _prepared_at_once(self, asked: Asked, statement: Statement, failover: Failover) -> Asked:
         """With names that mean the same from beginning to end."""

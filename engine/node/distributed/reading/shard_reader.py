@@ -6,8 +6,7 @@ cheap probe whose good answer counts for a while. After that chDB reads by itsel
 a peer that fails in the middle fails the query: rows are never lost silently. Whether the statement then
 begins anew without that peer is for `failover` to say.
 
-Credentials never stand in a text: a peer with a password is a named collection of chDB, whose values chDB
-hides.
+What lets chDB in there is filled in when the statement begins: see `peer_logins`.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from engine.names import TableName, quote_for_url, quote_identifier, quote_strin
 from engine.node.distributed.functions.read_place import ReadPlace
 from engine.node.distributed.peers.asking_in_turn import AskingInTurn
 from engine.node.distributed.peers.peer_health import PeerHealth
+from engine.node.distributed.peers.peer_logins import reading
 from engine.node.distributed.reading.declared_types import as_declared
 from engine.node.distributed.reading.early_reads import EarlyReads, early_url
 from engine.node.distributed.reading.failover import GONE, Failover, Read, first_line, received_from
@@ -175,34 +175,30 @@ class ShardReader:
             return f"SELECT {names} FROM ({sql})" if self._zones(select) else sql
         sql = select.sql(table, shard_number=shard.number, shards=len(self.shards), others=others)
         mark = depth_mark(self.depth + 1)
-        text = f"{mark} {ONE_ROW if select.has_one_row else ''}{sql}"
+        question = f"{mark} {ONE_ROW if select.has_one_row else ''}{sql}"
         filters = self._filters(peer, select, sources)
         settings = forwarded({**self.settings, **filters}, sql)
         key = f"&session_timeout={READS_PLACE}"
-        parameters = f"{settings}{self.place.url_parameters}{key}&query={quote_for_url(text)}"
-        url = f"{peer.url}/?default_format=Native{parameters}"
-        if len(url) > MAX_URL_BYTES:
+        parameters = f"{settings}{self.place.url_parameters}{key}&query={quote_for_url(question)}"
+        target = f"/?default_format=Native{parameters}"
+        if len(peer.url) + len(target) > MAX_URL_BYTES:
             raise TooLong
-        structure = quote_string(select.structure)
-        collection = await self.health.collection(peer)
-        if collection:
-            read = f"url({collection}, url = {quote_string(url)}, format = 'Native', structure = {structure})"
-        else:
-            read = f"url({quote_string(url)}, 'Native', {structure})"
-        reading = f"SELECT {names} FROM {read}{settings_of_reads(self.settings) if self.may_set else ''}"
+        read, closed = reading(peer, target, quote_string(select.structure))
+        text = f"SELECT {names} FROM {read}{settings_of_reads(self.settings) if self.may_set else ''}"
         self.failover.reads.add(
             Read(
                 peer,
                 self.place,
                 mark,
-                reading,
+                text,
                 has_others=len(shard.peers) > 1,
                 may_fail=self.skipping is SkipMode.ANY_ERROR,
+                closed=closed,
             )
         )
         self._note_to_read(peer, sql, filters)
         self._early_urls[peer] = early_url(peer, parameters, select)
-        return reading
+        return text
 
     def _note_to_read(self, peer: Peer | None, sql: str, filters: Mapping[str, str] | None = None) -> None:
         there = {**of_shards(self.settings, sql), **self.place.parameters, **(filters or {})}

@@ -140,7 +140,7 @@ class SpreadValues:
             )
             async with self._turn(failover):
                 with asked.session.left_open():
-                    answer = await prepared.run(prepared.with_key(sql), is_harmless=True)
+                    answer = await prepared.run(prepared.filled_in.of(sql), is_harmless=True)
         except SqlError as error:
             if error.code in (Code.UNKNOWN_IDENTIFIER, Code.UNKNOWN_FUNCTION, Code.NOT_IMPLEMENTED):
                 return None
