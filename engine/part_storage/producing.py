@@ -24,6 +24,7 @@ from engine.part_storage.mutation_scratch import columns_in, columns_of, prepare
 from engine.part_storage.part_columns import depends_on_name, refuse_untellable
 from engine.part_storage.part_files import files_of, link_part, read_part, remove_tree
 from engine.part_storage.part_sizes import check_written
+from engine.part_storage.prepared_merges import Filled
 from engine.part_storage.scratch_tables import Merging, Scratch, ScratchTables, merged_part
 from engine.part_storage.table_state import LocalPart, TableState
 from engine.part_storage.workers import Connection, Workers
@@ -69,8 +70,9 @@ class Producer:
         result: PartName,
         options: MergeOptions,
         stop: MergeStop,
+        prepared: Filled | None,
     ) -> Part:
-        """See `PartStore.merge`."""
+        """See `PartStore.merge`. `prepared` is a table with the sources, which goes with the merge."""
         optimize = f"PARTITION ID {quote_string(result.partition_id)} FINAL"
         if options.deduplicate:
             optimize += " DEDUPLICATE"
@@ -79,15 +81,11 @@ class Producer:
                 optimize += f" BY {columns}"
         if options.cleanup:
             optimize += " CLEANUP"
-        # All of them in the form that the table has now: the result is of that form, too.
-        epoch = self._scratch.epoch
-        scratch = self._filled(
-            connection,
-            "merge",
-            result.partition_id,
-            lambda: [self._readable(name) for name in sources],
-            local_names=[*map(str, sources)] if self._goes_by_names(connection) else (),
-        )
+        if prepared is not None and prepared.epoch != self._scratch.epoch:
+            self._scratch.drop_later(prepared.scratch)
+            prepared = None
+        filled = prepared or self.fill_for_merge(connection, sources, result)
+        scratch = filled.scratch
         try:
             if options.keep_expired:
                 connection.execute(f"SYSTEM STOP TTL MERGES {scratch.name.quoted}")
@@ -104,8 +102,21 @@ class Producer:
         if made is None:
             self._scratch.drop_later(scratch)
         else:
-            self._merged.keep(result, scratch, made, epoch=epoch)
+            self._merged.keep(result, scratch, made, epoch=filled.epoch)
         return part
+
+    def fill_for_merge(self, connection: Connection, sources: Sequence[PartName], result: PartName) -> Filled:
+        """A table to merge `sources` in; all of them in the form that the table has now, which is the
+        result's, too. Raises as `ScratchTables.filled`."""
+        epoch = self._scratch.epoch
+        scratch = self._filled(
+            connection,
+            "merge",
+            result.partition_id,
+            lambda: [self._readable(name) for name in sources],
+            local_names=[*map(str, sources)] if self._goes_by_names(connection) else (),
+        )
+        return Filled(scratch, epoch)
 
     def _drop_projections(self, connection: Connection, scratch: Scratch) -> int:
         """chDB deduplicates no table with projections. Nobody may ask for that, but one may have been added

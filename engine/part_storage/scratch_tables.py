@@ -61,12 +61,14 @@ class Scratch:
 
 
 class ScratchTables:
-    """Makes them for one table, on any thread. The definition is read once and again after
-    `forget_definition`: what was read before that is not kept, however late its reader comes to an end."""
+    """Makes them for one table, on any thread. `create_text`, if given, is chDB's text of the table as it is.
+    The definition is read once and again after `forget_definition`: what was read before that is not kept,
+    however late its reader comes to an end."""
 
-    def __init__(self, state: TableState, workers: Workers) -> None:
+    def __init__(self, state: TableState, workers: Workers, create_text: str = "") -> None:
         self._state = state
         self._workers = workers
+        self._known_text = create_text
         self._body_text = ""
         self.known_definition: TableDefinition | None = None
         """The table's, if it was read since the last ALTER."""
@@ -86,14 +88,14 @@ class ScratchTables:
     def forget_definition(self) -> None:
         """After an ALTER."""
         with self._lock:
-            self._body_text = ""
+            self._known_text = self._body_text = ""
             self.known_definition = None
             self.epoch += 1
 
     def definition(self, connection: Connection) -> TableDefinition:
         """The table's."""
         epoch = self.epoch
-        read = parse_definition(self.create_text(connection))
+        read = parse_definition(self._own_text(connection))
         with self._lock:
             if self.epoch == epoch:
                 self.known_definition = read
@@ -108,7 +110,7 @@ class ScratchTables:
                 known = self.definition(connection)
         if known is not None:
             return dict(known.settings).get(name, "0") not in _OFF
-        words = [token.text for token in scan(self.create_text(connection)) if token.is_significant]
+        words = [token.text for token in scan(self._own_text(connection)) if token.is_significant]
         return any(
             words[at : at + 2] == [name, "="] and words[at + 2] not in _OFF for at in range(len(words) - 2)
         )
@@ -122,6 +124,18 @@ class ScratchTables:
                 break
             self._workers.pause(_LOOK_PAUSE_S)
         raise SqlError(Code.UNKNOWN_TABLE, f"Table {table or self._state.table} does not exist.")
+
+    def _own_text(self, connection: Connection) -> str:
+        """The table's, asked for once between two ALTERs."""
+        with self._lock:
+            known, epoch = self._known_text, self.epoch
+        if known:
+            return known
+        read = self.create_text(connection)
+        with self._lock:
+            if self.epoch == epoch:
+                self._known_text = read
+        return read
 
     def _text_of(self, connection: Connection, other: TableName | None) -> str:
         """Empty if there is no such table, or if another one has the name of this one."""
@@ -219,7 +233,7 @@ class ScratchTables:
             known, epoch = self._body_text, self.epoch
         if known:
             return known
-        text = self.create_text(connection)
+        text = self._own_text(connection)
         read = with_settings(text[_body_start(text) :], _OF_SCRATCH)
         with self._lock:
             if self.epoch == epoch:

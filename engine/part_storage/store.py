@@ -27,6 +27,7 @@ from engine.part_storage.part_sizes import check_files
 from engine.part_storage.part_uuid import UUID_FILE, uuid_of
 from engine.part_storage.partition_values import partition_ids
 from engine.part_storage.plain_copy import plain_copy
+from engine.part_storage.prepared_merges import PreparedMerges
 from engine.part_storage.producing import Producer
 from engine.part_storage.publish_queue import PublishQueue
 from engine.part_storage.publishing import Change, Publisher
@@ -62,15 +63,16 @@ _UNDERSCORES_OF_A_MUTATED_PART = 4
 class ChdbPartStore:
     """Implements `PartStore`. Open it with `open`, then `load`; `close` at the end."""
 
-    def __init__(self, state: TableState, workers: Workers) -> None:
+    def __init__(self, state: TableState, workers: Workers, create_text: str = "") -> None:
         self._state = state
         self._workers = workers
-        self._scratch = ScratchTables(state, workers)
+        self._scratch = ScratchTables(state, workers, create_text)
         self._stages = InsertStages(self._scratch, workers, Merging.OF_TABLE)
         self._unmerged_stages = InsertStages(self._scratch, workers, Merging.NONE)
         self._checker = ContentChecker(self._scratch)
         self._merged = MergedParts(self._scratch)
         self._producer = Producer(state, self._scratch, self._merged, workers)
+        self._prepared = PreparedMerges(self._scratch, workers, self._producer.fill_for_merge)
         self._publisher = Publisher(state, self._scratch, self._producer, self._merged, workers)
         self._detached = DetachedParts(state)
         self._attaching = AttachingNotes(state)
@@ -121,7 +123,7 @@ class ChdbPartStore:
             order_matters=known.engine != "MergeTree",
             has_hidden_settings=not missing_settings(known.create),
         )
-        return cls(state, workers)
+        return cls(state, workers, known.create)
 
     @property
     def state(self) -> TableState:
@@ -175,6 +177,7 @@ class ChdbPartStore:
         """Give threads and scratch tables back. What runs is to be over."""
         await self._publishing.close()
         self._forget_stages()
+        await self._prepared.close()
         await self._workers.run(self._checker.close)
         await self._workers.run(self._merged.close)
         await self._workers.release()
@@ -265,10 +268,16 @@ class ChdbPartStore:
 
         return await self._workers.run(rename)
 
+    def preparing_merge(
+        self, sources: Sequence[PartName], result: PartName
+    ) -> AbstractAsyncContextManager[None]:
+        return self._prepared.holding(sources, result)
+
     async def merge(self, sources: Sequence[PartName], result: PartName, options: MergeOptions) -> Part:
         stop = MergeStop()
+        prepared = await self._prepared.take(sources, result)
         return await self._workers.run(
-            lambda connection: self._producer.merge(connection, sources, result, options, stop),
+            lambda connection: self._producer.merge(connection, sources, result, options, stop, prepared),
             length=Length.LONG,
             merge=stop,
         )

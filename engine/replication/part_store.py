@@ -275,6 +275,13 @@ class PartStore(Protocol):
         """
         ...
 
+    def preparing_merge(
+        self, sources: Sequence[PartName], result: PartName
+    ) -> AbstractAsyncContextManager[None]:
+        """While it is not sure yet whether there will be this `merge`: what it can need is made already.
+        Raises nothing, and promises nothing."""
+        ...
+
     async def merge(self, sources: Sequence[PartName], result: PartName, options: MergeOptions) -> Part:
         """Sources are active, of one partition, in the order of their blocks. The same sources give the same
         bytes on every replica of the same version."""

@@ -15,6 +15,7 @@ import enum
 import logging
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from engine.errors import Code, ConnectionLoss, OperationTimeout, SessionExpired, SqlError
@@ -86,16 +87,18 @@ async def optimize(ctx: ReplicaContext, options: OptimizeOptions) -> None:
     entries: list[Logged] = []
     reasons: list[str] = []
     done: set[str] = set()
-    while True:
-        found = await _assign(ctx, options, wanted, done, () if entries else options.fence)
-        entries += found.entries
-        reasons += found.reasons
-        done.update(found.partitions)
-        if not found.is_more:
-            break
-    if not entries and options.fence:
-        await ctx.session().multi(options.fence)
-    await wait_for_entries(ctx, entries, sync=options.sync, inactive_timeout_s=options.inactive_timeout_s)
+    async with AsyncExitStack() as prepared:
+        while True:
+            fence = () if entries else options.fence
+            found = await _assign(ctx, options, wanted, done, fence, prepared)
+            entries += found.entries
+            reasons += found.reasons
+            done.update(found.partitions)
+            if not found.is_more:
+                break
+        if not entries and options.fence:
+            await ctx.session().multi(options.fence)
+        await wait_for_entries(ctx, entries, sync=options.sync, inactive_timeout_s=options.inactive_timeout_s)
     if not entries and reasons and options.throw_if_noop:
         raise SqlError(
             Code.CANNOT_ASSIGN_OPTIMIZE, f"Cannot select parts for optimization: {'; '.join(reasons)}"
@@ -153,9 +156,11 @@ async def _assign(
     wanted: Sequence[str] | None,
     done: AbstractSet[str],
     fence: Sequence[Op],
+    prepared: AsyncExitStack,
 ) -> _Found:
     """Assign what can be assigned: in the partitions `wanted`; without them with FINAL in some of those that
-    are not `done`, and otherwise the best merge anywhere."""
+    are not `done`, and otherwise the best merge anywhere. The last one that is assigned alone is `prepared`
+    meanwhile."""
     is_patient = options.extent is Extent.FINAL
     began_s = ctx.env.monotonic_s()
     give_up_at_s = began_s + _PATIENCE_S
@@ -194,6 +199,10 @@ async def _assign(
             )
             for parts in chosen
         ]
+        if len(actions) == 1 and options.sync is not Sync.NONE:
+            await prepared.aclose()  # what was prepared for an assignment that was not made
+            [action] = actions
+            await prepared.enter_async_context(ctx.store.preparing_merge(action.sources, action.result))
         try:
             outcome = await assign(ctx, keeper, predicate, actions, fence=fence)
         except (ConnectionLoss, OperationTimeout, SessionExpired):  # before anything was sent

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import replace
 
 from engine.env import Env
@@ -169,6 +169,11 @@ class MemoryPartStore(StoredDefinition):
             self._on_staged(Staged(name, Origin.INSERTED, stored))
         await self._after()
         return self._part(name, self.disk.staged[name])
+
+    def preparing_merge(
+        self, sources: Sequence[PartName], result: PartName
+    ) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
 
     async def merge(self, sources: Sequence[PartName], result: PartName, options: MergeOptions) -> Part:
         await self._step()

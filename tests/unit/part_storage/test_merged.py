@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -32,11 +33,16 @@ async def made(tmp_path: Path) -> AsyncIterator[Made]:
         yield pool, store
 
 
-async def scratch_tables(pool: ChdbPool, purpose: str) -> int:
+async def names_of_scratch_tables(pool: ChdbPool, purpose: str) -> list[str]:
     found = await pool.query(
-        f"SELECT count() FROM system.tables WHERE database = '_oncluster' AND name LIKE '{purpose}_%'"
+        f"SELECT name FROM system.tables WHERE database = '_oncluster' AND name LIKE '{purpose}_%'"
+        " ORDER BY name"
     )
-    return int(found.text)
+    return found.text.split()
+
+
+async def scratch_tables(pool: ChdbPool, purpose: str) -> int:
+    return len(await names_of_scratch_tables(pool, purpose))
 
 
 async def test_it_is_found_by_its_name_after_a_restart(tmp_path: Path) -> None:
@@ -148,3 +154,56 @@ async def test_rows_are_deduplicated_also_if_a_projection_has_been_added_since(m
     await store.merge([result], alone, MergeOptions(deduplicate=True))
     await store.publish([alone], [result])
     assert await rows(pool, "k, v") == "0\ta 1\ta 2\ta"
+
+
+async def test_a_merge_takes_the_table_that_was_prepared_for_it(made: Made) -> None:
+    pool, store = made
+    async with store.preparing_merge(SOURCES, RESULT):
+        while not await scratch_tables(pool, "merge"):
+            await asyncio.sleep(0)
+        [before] = await names_of_scratch_tables(pool, "merge")
+        await store.merge(SOURCES, RESULT, MergeOptions())
+        assert await names_of_scratch_tables(pool, "merge") == [before]
+    await store.publish([RESULT], SOURCES)
+    assert texts(store.active) == ["all_0_2_1"]
+    assert await rows(pool) == "0 1 2"
+
+
+async def test_what_was_prepared_for_a_merge_that_is_not_to_be_is_dropped(made: Made) -> None:
+    pool, store = made
+    async with store.preparing_merge(SOURCES, RESULT):
+        pass
+    assert await scratch_tables(pool, "merge") == 0
+
+
+async def test_a_merge_of_other_parts_takes_nothing_that_was_prepared(made: Made) -> None:
+    """The log may have brought another part of the range meanwhile."""
+    pool, store = made
+    async with store.preparing_merge([SOURCES[0], SOURCES[2]], RESULT):
+        await store.merge(SOURCES, RESULT, MergeOptions())
+    await store.publish([RESULT], SOURCES)
+    assert await rows(pool) == "0 1 2"
+
+
+async def test_what_was_prepared_before_an_alter_is_not_merged_in(made: Made) -> None:
+    pool, store = made
+    async with store.preparing_merge(SOURCES, RESULT):
+        while not await scratch_tables(pool, "merge"):
+            await asyncio.sleep(0)
+        plan = await store.plan_alter("ADD COLUMN x String DEFAULT concat('x', v)")
+        await store.apply_alter(plan.definition.columns, plan.definition.metadata, {})
+        await store.merge(SOURCES, RESULT, MergeOptions())
+    await store.publish([RESULT], SOURCES)
+    merged = store.state.active[RESULT].directory
+    assert b"`x`" in (merged / "columns.txt").read_bytes()
+    assert await rows(pool, "k, x") == "0\txa 1\txa 2\txa"
+
+
+async def test_sources_that_cannot_be_prepared_are_told_by_the_merge(made: Made) -> None:
+    pool, store = made
+    (store.state.active[SOURCES[1]].directory / "checksums.txt").write_bytes(b"not what it was")
+    async with store.preparing_merge(SOURCES, RESULT):
+        with pytest.raises(SqlError) as caught:
+            await store.merge(SOURCES, RESULT, MergeOptions())
+    assert caught.value.code == Code.CHECKSUM_DOESNT_MATCH
+    assert await scratch_tables(pool, "merge") == 0
