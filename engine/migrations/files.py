@@ -33,6 +33,7 @@ from engine.errors import Code, SqlError
 from engine.migrations.both_directions import where_it_turns
 from engine.migrations.errors import MigrationFilesError, Problem
 from engine.migrations.options import Options
+from engine.migrations.placeholders import where_filled_in
 from engine.migrations.script_text import StatementText, take_apart, unclosed_line
 from engine.sql.tokens import Token, tokenize
 
@@ -268,8 +269,8 @@ def read_script(path: Path, direction: Direction) -> tuple[Script | None, list[P
 
 
 def parse_script(text: str, path: Path, direction: Direction) -> tuple[Script | None, list[Problem]]:
-    """The text of a file. Problems: text that cannot be tokenised or holds both directions, and options that
-    cannot be read."""
+    """The text of a file. Problems: text that cannot be tokenised, holds both directions or is to be
+    filled in, and options that cannot be read."""
     text = text.replace("\r\n", "\n")
     try:
         tokens = tokenize(text)
@@ -277,6 +278,8 @@ def parse_script(text: str, path: Path, direction: Direction) -> tuple[Script | 
         return None, [Problem(str(path), unclosed_line(text), "syntax", error.message, error.code)]
     if turn := where_it_turns(text, tokens, direction.value):
         return None, [Problem(str(path), turn[0], "both-directions", turn[1])]
+    if place := where_filled_in(text, tokens):
+        return None, [Problem(str(path), place[0], "placeholder", place[1])]
     script = take_apart(text, tokens)
     if script.problems:
         return None, [

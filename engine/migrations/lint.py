@@ -54,6 +54,7 @@ RULES: dict[str, tuple[Severity, str]] = {
     "encoding": (Severity.ERROR, "the file is not UTF-8 text"),
     "syntax": (Severity.ERROR, "text that cannot be SQL"),
     "both-directions": (Severity.ERROR, "a file of goose or dbmate that was not divided"),
+    "placeholder": (Severity.ERROR, "text that another tool fills in"),
     "options": (Severity.ERROR, "a comment with options that cannot be read"),
     "empty-migration": (Severity.ERROR, "an up file without statements"),
     "unknown-cluster": (Severity.ERROR, "no such cluster in the configuration"),

@@ -41,7 +41,7 @@ class ReplicaPaths:
         database = statement.options.database
         tables = [t if t.database else TableName(database, t.table) for t in parsed.tables]
         match parsed.kind:
-            case _K.CREATE_TABLE if not parsed.or_replace and tables[0] not in self._of:
+            case _K.CREATE_TABLE if tables and not parsed.or_replace and tables[0] not in self._of:
                 yield from self._made(tables[0], statement, parsed)
             case _K.RENAME_TABLE | _K.EXCHANGE_TABLES:
                 for one, other in zip(tables[::2], tables[1::2], strict=False):

@@ -90,6 +90,54 @@ def test_a_down_file_that_begins_with_the_way_up_is_refused(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("${DATABASE}.t", "${DATABASE}"),
+        ("${DATABASE:-shop}.t", "${DATABASE:-shop}"),
+        ("{{ .Prefix }}t", "{{ .Prefix }}"),
+        ("{% if a %} t", "{% if a %}"),
+        ("{prefix}t", "{prefix}"),
+        ('"${db}".t', "${db}"),
+        ("`{{ db }}`.t", "{{ db }}"),
+    ],
+)
+def test_what_another_tool_fills_in_is_told_with_its_line(tmp_path: Path, name: str, shown: str) -> None:
+    """The parser's word for it was a position; lint ended with a traceback."""
+    with pytest.raises(MigrationFilesError) as caught:
+        load_folder(
+            folder(tmp_path, {"1_a.up.sql": f"SELECT 1;\nCREATE TABLE\n{name} (x Int8) ENGINE = Log"})
+        )
+    (problem,) = caught.value.problems
+    assert (problem.line, problem.rule) == (3, "placeholder")
+    assert problem.message.startswith(f"`{shown}` is filled in by another tool")
+
+
+def test_between_the_words_of_goose_variables_in_strings_are_filled_in_too(tmp_path: Path) -> None:
+    text = "-- +goose ENVSUB {}\nCREATE TABLE t (x Int8) ENGINE = Log COMMENT '$WHO'"
+    on, off = (folder(tmp_path, {"1_a.up.sql": text.format(word)}, word) for word in ("ON", "OFF"))
+    assert load_folder(off).versions == (1,)
+    with pytest.raises(MigrationFilesError, match=r"`\$WHO` is filled in"):
+        load_folder(on)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "{p:Int8}",
+        "{ p : Identifier }",
+        "'${A} {{b}} {c}'",
+        "{'a': 1}['a']",
+        "$$ ${A} $$",
+        "a$b",
+        "/* ${A} */ 1",
+    ],
+)
+def test_what_is_sql_is_no_placeholder(tmp_path: Path, expression: str) -> None:
+    files = {"1_a.up.sql": f"CREATE VIEW v AS SELECT {expression} -- ${{A}}"}
+    assert load_folder(folder(tmp_path, files)).versions == (1,)
+
+
+@pytest.mark.parametrize(
     "text",
     [
         f"-- +goose NO TRANSACTION\n-- +goose Up\n{CREATE};\n-- +goose Down\n-- nothing",

@@ -233,6 +233,11 @@ async def test_two_tables_with_one_replication_path_are_an_error(
     assert {finding.rule for finding in found} <= {"replicated-path"}
 
 
+async def test_a_table_without_a_name_is_left_to_the_parser(tmp_path: Path) -> None:
+    found = await report(tmp_path, {"1_a.up.sql": "CREATE TABLE (a Int8) ENGINE = Log"})
+    assert "replicated-path" not in {finding.rule for finding in found.findings}
+
+
 async def test_a_cluster_that_is_not_configured_or_has_no_hosts_is_an_error(tmp_path: Path) -> None:
     missing = await report(tmp_path, {"1_a.up.sql": GOOD, "1_a.down.sql": GOOD_DOWN}, name="nowhere")
     assert {f.code for f in missing.errors if f.rule == "unknown-cluster"} == {701}
