@@ -233,10 +233,15 @@ async def _perform(stage: _Stage, chosen: Sequence[Migration]) -> None:
         if _may_be_repeated(migration):
             if not await stage.play(migration, Phase.UP_AGAIN):
                 await stage.put_back(after)
-            await stage.compare(migration, Phase.UP_AGAIN, expected=after)
+            if differing := await stage.compare(migration, Phase.UP_AGAIN, expected=after):
+                await stage.put_back(after, anew=differing)
         if not _can_go_down(migration):
             continue
-        if await stage.play(migration, Phase.DOWN) and _has_to_bring_back(migration):
+        if not await stage.play(migration, Phase.DOWN):
+            # Told already. What would follow from a half-done way down is no fault of the later files.
+            await stage.put_back(after, anew=await stage.differing(after))
+            continue
+        if _has_to_bring_back(migration):
             await stage.compare(migration, Phase.DOWN, expected=before)
         if not await stage.play(migration, Phase.UP_FOR_THE_NEXT):
             break
@@ -290,25 +295,51 @@ class _Stage:
                 return False
         return True
 
-    async def compare(self, migration: Migration, phase: Phase, *, expected: Mapping[Named, str]) -> None:
-        found = await self.definitions.read()
-        for name in sorted(expected.keys() | found.keys()):
-            if not means_the_same(expected.get(name), found.get(name)):
-                self.differences.append(
-                    Difference(migration.version, phase, str(name), expected.get(name), found.get(name))
-                )
+    async def compare(
+        self, migration: Migration, phase: Phase, *, expected: Mapping[Named, str]
+    ) -> Collection[Named]:
+        """What differs, which is noted."""
+        differing = await self.differing(expected)
+        self.differences += [
+            Difference(migration.version, phase, str(name), expected.get(name), found)
+            for name, found in differing.items()
+        ]
+        return differing
 
-    async def put_back(self, wanted: Mapping[Named, str]) -> None:
-        """Remove what is not among `wanted`, and make what is gone. What differs stays, and what cannot be
-        put back, for the comparison to find."""
+    async def differing(self, expected: Mapping[Named, str]) -> dict[Named, str | None]:
+        """In order of their names, with what is there of them."""
         found = await self.definitions.read()
-        statements = [name.dropped(text) for name, text in found.items() if name not in wanted]
-        statements += [name.created(text) for name, text in wanted.items() if name not in found]
-        for sql in statements:
-            try:
-                await self._execute(sql, settings={**LENIENT, "check_table_dependencies": "0"})
-            except SqlError as error:
-                logger.info("rehearsal.not_put_back sql=%s error=%s", redact(sql), redact_prose(str(error)))
+        return {
+            name: found.get(name)
+            for name in sorted(expected.keys() | found.keys())
+            if not means_the_same(expected.get(name), found.get(name))
+        }
+
+    async def put_back(self, wanted: Mapping[Named, str], *, anew: Collection[Named] = ()) -> None:
+        """Remove what is not among `wanted`, and make what is gone; `anew` is removed and made again. What
+        differs otherwise stays, and what cannot be put back, for the next comparison to find."""
+        found = await self.definitions.read()
+        await self._try(
+            [name.dropped(text) for name, text in found.items() if name not in wanted or name in anew]
+        )
+        found = await self.definitions.read()  # without the tables of a database that was removed
+        await self._try([name.created(text) for name, text in wanted.items() if name not in found])
+
+    async def _try(self, statements: Sequence[str]) -> None:
+        """A view or a dictionary may stand before the table that it reads: what fails is tried again as long
+        as something else succeeds."""
+        left, count = list(statements), len(statements) + 1
+        while left and len(left) < count:
+            count, failed = len(left), []
+            for sql in left:
+                try:
+                    await self._execute(sql, settings={**LENIENT, "check_table_dependencies": "0"})
+                except SqlError as error:
+                    logger.info(
+                        "rehearsal.not_put_back sql=%s error=%s", redact(sql), redact_prose(str(error))
+                    )
+                    failed.append(sql)
+            left = failed
 
     async def _execute(self, sql: str, *, settings: Mapping[str, str]) -> None:
         self.definitions.note(sql)

@@ -138,6 +138,36 @@ async def test_what_a_second_up_changes_is_found(
 
 
 @pytest.mark.slow
+async def test_what_a_second_up_has_changed_is_not_held_against_the_way_down(tmp_path: Path) -> None:
+    files = {"1_a.up.sql": MAKE_TWO, "2_b.up.sql": SWAP, "2_b.down.sql": SWAP}
+    result = await of(tmp_path, files)
+    assert {(d.version, d.phase) for d in result.differences} == {(2, Phase.UP_AGAIN)}
+
+
+@pytest.mark.slow
+async def test_a_way_down_that_fails_halfway_is_told_once_and_later_files_are_rehearsed(
+    tmp_path: Path,
+) -> None:
+    view = "CREATE MATERIALIZED VIEW IF NOT EXISTS d.a_view TO d.t AS SELECT x, y FROM d.source"
+    files = {
+        "1_t.up.sql": f"{T}; CREATE TABLE IF NOT EXISTS d.source AS d.t; {view}",
+        "2_x.up.sql": "ALTER TABLE d.t ADD COLUMN z Int8; DROP VIEW d.a_view",
+        "2_x.down.sql": "ALTER TABLE d.t DROP COLUMN z; DROP MATERIALIZED VIEW d.a_view",
+        "3_y.up.sql": "ALTER TABLE d.t ADD COLUMN zz Int8 AFTER z",
+        "3_y.down.sql": "ALTER TABLE d.t DROP COLUMN zz",
+    }
+    result = await of(tmp_path, files)
+    assert [(s.version, s.phase, s.statement) for s in result.failures] == [(2, Phase.DOWN, 2)]
+    assert result.differences == ()
+    assert {s.phase for s in result.statements if s.version == 3} == {
+        Phase.UP,
+        Phase.UP_AGAIN,
+        Phase.DOWN,
+        Phase.UP_FOR_THE_NEXT,
+    }
+
+
+@pytest.mark.slow
 async def test_up_is_not_repeated_where_the_file_says_why_it_need_not_be(tmp_path: Path) -> None:
     allowed = '-- oncluster-next: allow=not-repeatable reason="swapped once"'
     result = await of(tmp_path, {"1_a.up.sql": f"{MAKE_TWO};\n{allowed}\n{SWAP}"})
