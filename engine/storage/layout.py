@@ -62,6 +62,15 @@ _ELEMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\Z")
 _NOT_IN_CONNECTION_STRINGS = re.compile(r"[?&\\]")
 """chDB's path ends there: it works in another directory, or without its configuration. No quoting helps."""
 
+_MERGES = """
+  <background_pool_size>2</background_pool_size>
+  <background_merges_mutations_concurrency_ratio>16</background_merges_mutations_concurrency_ratio>
+  <background_merges_mutations_scheduling_policy>shortest_task_first</background_merges_mutations_scheduling_policy>
+"""
+"""Two threads with 32 entries, as many as a server of ClickHouse has: a table whose settings name more free
+entries of the pool (`number_of_free_entries_in_pool_…`) is refused (36), and definitions come from servers.
+The shortest first, else as many merges would be open at once, each with its buffers."""
+
 
 @dataclass(frozen=True, slots=True)
 class ChdbSettings:
@@ -183,7 +192,7 @@ def _server(own: Path, settings: ChdbSettings) -> str:
   <storage_configuration><disks><default>
     <keep_free_space_bytes>{KEPT_BYTES}</keep_free_space_bytes>
   </default></disks></storage_configuration>
-  <background_pool_size>2</background_pool_size>
+  {_MERGES.strip()}
   <background_move_pool_size>1</background_move_pool_size>
   <background_fetches_pool_size>1</background_fetches_pool_size>
   <background_common_pool_size>2</background_common_pool_size>

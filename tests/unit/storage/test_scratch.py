@@ -93,3 +93,16 @@ async def test_statements_that_would_end_processes_are_refused() -> None:
             with pytest.raises(SqlError):
                 await scratch.execute(sql)
         assert await scratch.query("SELECT 1") == "1\n"
+
+
+async def test_a_table_may_name_as_many_free_entries_of_the_pool_as_on_a_server_and_no_more() -> None:
+    """With a pool of four, definitions of real clusters were refused in rehearsals and on nodes."""
+    table = "CREATE TABLE t (a Int8) ENGINE = MergeTree ORDER BY a SETTINGS {} = {}"
+    async with ScratchChdb() as scratch:
+        for what in ("lower_max_size_of_merge", "execute_mutation", "execute_optimize_entire_partition"):
+            name = f"number_of_free_entries_in_pool_to_{what}"
+            await scratch.execute(table.format(name, 32))
+            await scratch.execute("DROP TABLE t")
+            with pytest.raises(SqlError) as caught:
+                await scratch.execute(table.format(name, 33))
+            assert caught.value.code == 36
