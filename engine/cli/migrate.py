@@ -249,8 +249,7 @@ def apply_command(
             print_json({"rehearsal": rehearsal.to_json()}) if as_json else show_rehearsal(rehearsal)
             raise MigrationRefused(
                 "The rehearsal failed; nothing was sent.",
-                hint="Correct the files, say in them why what differs is meant (allow=down-incomplete, "
-                "allow=not-repeatable), or repeat with --no-rehearse.",
+                hint="Without a rehearsal: --no-rehearse.",
             )
     _run(place, ledger, request, nodes=nodes, as_json=as_json)
 

@@ -255,6 +255,8 @@ def show_rehearsal(rehearsal: Rehearsal) -> None:
     took_ms = sum(statement.duration_ms for statement in rehearsal.statements)
     verdict = "ok" if rehearsal.is_ok else "failed"
     click.echo(f"Rehearsal {verdict}: {played} statements in {took_ms} ms.")
+    if rehearsal.advice:
+        click.echo(rehearsal.advice)
 
 
 def _not_rehearsed(statement: RehearsedStatement) -> str:

@@ -64,6 +64,13 @@ _NOT_HERE = frozenset(
     }
 )
 _MISSING = frozenset({Code.UNKNOWN_TABLE, Code.UNKNOWN_DATABASE})
+_IN_ALL_VERSIONS = _MISSING | {
+    Code.NOT_IMPLEMENTED,
+    Code.SYNTAX_ERROR,
+    Code.TABLE_ALREADY_EXISTS,
+    Code.DATABASE_ALREADY_EXISTS,
+    Code.DUPLICATE_COLUMN,
+}
 
 
 class Scratch(Rows, Protocol):
@@ -179,9 +186,25 @@ class Rehearsal:
     def is_ok(self) -> bool:
         return not self.failures and not self.differences
 
+    @property
+    def advice(self) -> str:
+        """What to do about it; empty where nothing is to be done."""
+        if self.is_ok:
+            return ""
+        told = ["Correct the files"]
+        if self.differences:
+            told.append("say in them why what differs is meant (allow=down-incomplete, allow=not-repeatable)")
+        if any(s.phase is Phase.UP and s.code not in _IN_ALL_VERSIONS for s in self.failures):
+            told.append(
+                "go on without a rehearsal where all hosts are servers of an older ClickHouse, which may "
+                "take what chDB (and with it a node of oncluster) refuses"
+            )
+        return ", or ".join(told) + "."
+
     def to_json(self) -> dict[str, Any]:
         return {
             "ok": self.is_ok,
+            "advice": self.advice,
             "statements": [statement.to_json() for statement in self.statements],
             "differences": [difference.to_json() for difference in self.differences],
         }

@@ -97,7 +97,19 @@ async def test_a_mistake_is_found_at_its_statement_and_later_migrations_are_not_
     )
     (failure,) = result.failures
     assert (failure.version, failure.line, failure.phase, failure.code) == (1, 3, Phase.UP, 62)
+    assert result.advice == "Correct the files."
     assert {statement.version for statement in result.statements} == {0, 1}
+
+
+@pytest.mark.slow
+async def test_what_older_servers_take_is_refused_with_a_word_about_them(tmp_path: Path) -> None:
+    table = (
+        "CREATE TABLE d.a (k Int8, name String, n SimpleAggregateFunction(max, Int8)) "
+        "ENGINE = AggregatingMergeTree ORDER BY k"
+    )
+    result = await of(tmp_path, {"1_a.up.sql": table})
+    assert [failure.code for failure in result.failures] == [36]
+    assert "servers of an older ClickHouse" in result.advice
 
 
 @pytest.mark.slow
@@ -288,6 +300,7 @@ async def test_a_down_that_does_not_bring_back_what_was_there_is_found(tmp_path:
     (difference,) = result.differences
     assert (difference.version, difference.phase, difference.name) == (2, Phase.DOWN, "table d.a")
     assert str(difference).splitlines()[1:] == ["  + `z` Int8"]
+    assert "allow=down-incomplete" in result.advice
 
 
 @pytest.mark.slow

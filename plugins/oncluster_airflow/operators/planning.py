@@ -132,7 +132,8 @@ class RehearseOperator(MigrationOperator):
         if not rehearsal.is_ok:
             failures = [f"{s.path}:{s.line}: {s.phase}: {s.error}" for s in rehearsal.failures]
             reasons = failures + [str(difference) for difference in rehearsal.differences]
-            raise TaskRefused("The rehearsal failed; nothing was sent.\n" + "\n".join(reasons))
+            advice = f"{rehearsal.advice} Without a rehearsal: untick Rehearse in the run's form."
+            raise TaskRefused("\n".join(["The rehearsal failed; nothing was sent.", *reasons, advice]))
         return {"rehearsed": len(rehearsal.statements), "not_rehearsed": len(rehearsal.not_rehearsed)}
 
 
