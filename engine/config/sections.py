@@ -78,10 +78,15 @@ def _servers(section: Element, default_port: int) -> tuple[tuple[tuple[str, int]
             hint="One session may move between all of them: set it for every <node> or for none.",
         )
     hosts = tuple(
-        (reading.required_text(node, "host"), reading.port(node, "port", default_port, at_least=1))
+        (_bare(reading.required_text(node, "host")), reading.port(node, "port", default_port, at_least=1))
         for node in nodes
     )
     return hosts, True in secure
+
+
+def _bare(host: str) -> str:
+    """`[::1]` is how ClickHouse needs an address of IPv6 written before a port."""
+    return host[1:-1] if host.startswith("[") and host.endswith("]") else host
 
 
 class _Connection(TypedDict):

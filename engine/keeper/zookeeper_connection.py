@@ -50,6 +50,9 @@ from engine.keeper.zookeeper_wire import Wire
 
 log = logging.getLogger(__name__)
 
+_NEXT_ADDRESS_S = 0.25
+"""A name may have several addresses, and machines behind some of them may be gone: after this time another
+one is tried beside it."""
 _EVENT_XID, _PING_XID, _AUTH_XID = -1, -2, -4
 _EVENT_TYPES = {1: "CREATED", 2: "DELETED", 3: "CHANGED", 4: "CHILD"}
 
@@ -216,6 +219,7 @@ class ZooKeeperConnection:
                     attempt.port,
                     ssl=_tls_context(options) if options.is_secure else None,
                     server_hostname=attempt.host if options.is_secure else None,
+                    happy_eyeballs_delay=_NEXT_ADDRESS_S,
                 )
                 timeout_ms = round(options.session_timeout_s * 1000)
                 hello = Connect(0, self._seen_zxid, timeout_ms, self._session_id, self._password, False)

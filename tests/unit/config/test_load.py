@@ -247,6 +247,16 @@ def test_relative_files_of_the_openssl_client_section_are_beside_the_configurati
         )
 
 
+@pytest.mark.parametrize("section", ["zookeeper", "etcd"])
+def test_a_host_may_be_an_address_of_ipv6_with_and_without_brackets(tmp_path: Path, section: str) -> None:
+    nodes = "<node><host>[::1]</host><port>1</port></node><node><host>fe80::2</host><port>2</port></node>"
+    load(tmp_path, f"<{section}>{nodes}</{section}>")
+    keeper = load_client_config(tmp_path / "config.xml").zookeeper
+    assert keeper is not None
+    assert keeper.hosts == (("::1", 1), ("fe80::2", 2))
+    assert keeper.connect_string == "[::1]:1,[fe80::2]:2"
+
+
 def test_without_a_section_there_is_no_zookeeper_and_no_queue(tmp_path: Path) -> None:
     config = load(tmp_path, "<zookeeper incl='zk' optional='true'/>")
     assert (config.zookeeper, config.queues) == (None, ())
