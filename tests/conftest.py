@@ -97,7 +97,7 @@ EXTENDED = "extended"
 
 _SOME = {
     SLOW: re.compile(rb"mark\.slow"),
-    EXTENDED: re.compile(rb"mark\.extended|few_first\("),
+    EXTENDED: re.compile(rb"mark\.extended|few_first\(|each_in_turn\("),
 }
 _ALL_LATER = re.compile(rb"^pytestmark = \[?\s*pytest\.mark\.(slow|extended)\b", re.MULTILINE)
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -17,3 +17,15 @@ def few_first(cases: Iterable[Any], *, few: int) -> list[Any]:
         pytest.param(*case, marks=() if number < few else pytest.mark.extended)
         for number, case in enumerate(tuples)
     ]
+
+
+def each_in_turn(cases: Iterable[Any], variants: Sequence[Any]) -> list[Any]:
+    """Every case with every variant, for `pytest.mark.parametrize`: the earlier run has each case with one of
+    the variants, which take turns. `tests/conftest.py` looks for this name, too."""
+    known = list(cases)
+    pairs = [
+        (case, variants[(number + more) % len(variants)])
+        for more in range(len(variants))
+        for number, case in enumerate(known)
+    ]
+    return few_first(pairs, few=len(known))

@@ -12,7 +12,7 @@ import pytest
 
 from engine.testing.cluster_files import clusters_xml
 from engine.testing.local_cluster import blocking_cluster
-from tests.few import few_first
+from tests.few import each_in_turn, few_first
 from tests.node.distributed_cluster import FOREGROUND, SHARDS, Cluster, refused
 from tests.warm import warm
 
@@ -86,8 +86,7 @@ SELECT max(city), max(note) FROM events_d SETTINGS input_format_native_decode_ty
 """
 
 
-@pytest.mark.parametrize("sql", QUERIES.strip().splitlines())
-@pytest.mark.parametrize("host", ["n1", "n4"])
+@pytest.mark.parametrize(("sql", "host"), each_in_turn(QUERIES.strip().splitlines(), ["n1", "n4"]))
 def test_every_node_answers_as_one_table_does(cluster: Cluster, sql: str, host: str) -> None:
     expected = cluster.n1.query(sql.replace("events_d", "one"))
     assert cluster.nodes[host].query(sql) == expected

@@ -8,6 +8,7 @@ import pytest
 
 from engine.errors import Code, SqlError
 from engine.node.distributed.reading.settings_around import settings_around
+from tests.few import each_in_turn
 from tests.unit.distributed.test_select_remembered import World
 from tests.unit.distributed.test_select_shapes import PEOPLE, SHARDS, Bench, bench
 
@@ -150,8 +151,13 @@ SELECT count() FROM events {} JOIN people p USING id PREWHERE p.id IN (SELECT id
 """
 
 
-@pytest.mark.parametrize("kind", ["INNER", "LEFT", "RIGHT", "FULL"])
-@pytest.mark.parametrize("sql", JOINS.replace("people FINAL AS p", "people AS p FINAL").strip().splitlines())
+@pytest.mark.parametrize(
+    ("sql", "kind"),
+    each_in_turn(
+        JOINS.replace("people FINAL AS p", "people AS p FINAL").strip().splitlines(),
+        ["INNER", "LEFT", "RIGHT", "FULL"],
+    ),
+)
 def test_prewhere_takes_rows_away_before_they_are_joined(world: World, sql: str, kind: str) -> None:
     assert world.ask(sql.format(kind)) == world.bench.ask(sql.format(kind))
 

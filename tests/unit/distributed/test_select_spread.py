@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from engine.errors import Code, SqlError
+from tests.few import each_in_turn
 from tests.unit.distributed.test_select_remembered import World
 from tests.unit.distributed.test_select_shapes import PEOPLE, SHARDS, bench
 
@@ -172,8 +173,9 @@ SELECT * FROM [SELECT count() AS c, any(id) > 0 AS a FROM events WITH TOTALS] WH
 """
 
 
-@pytest.mark.parametrize("value", ["1", "2"])
-@pytest.mark.parametrize("sql", TOTALS_OF_SUBQUERIES.replace("\\\n", "").strip().splitlines())
+@pytest.mark.parametrize(
+    ("sql", "value"), each_in_turn(TOTALS_OF_SUBQUERIES.replace("\\\n", "").strip().splitlines(), ["1", "2"])
+)
 def test_totals_of_subqueries_are_those_of_the_first_shard(world: World, sql: str, value: str) -> None:
     def of_each(match: re.Match[str]) -> str:
         parts = [match[1].replace("FROM events", f"FROM s{n}.events") for n in range(1, SHARDS + 1)]
@@ -324,8 +326,7 @@ SELECT note, count() AS c FROM events GROUP BY note WITH TOTALS|, c + 1 IN [all]
 """
 
 
-@pytest.mark.parametrize("mode", ["local", "global"])
-@pytest.mark.parametrize("sql", OF_GROUPS.strip().splitlines())
+@pytest.mark.parametrize(("sql", "mode"), each_in_turn(OF_GROUPS.strip().splitlines(), ["local", "global"]))
 def test_shards_that_do_not_merge_end_at_having(world: World, sql: str, mode: str) -> None:
     """[own] is theirs; [all], and what windows make of groups, is the initiator's."""
     own, _, rest = sql.partition("|")
@@ -583,8 +584,7 @@ SELECT if(id = [(SELECT toLowCardinality(id) FROM people WHERE id = 6) EXCEPT SE
 """
 
 
-@pytest.mark.parametrize("mode", ["local", "global"])
-@pytest.mark.parametrize("sql", SCALARS.strip().splitlines())
+@pytest.mark.parametrize(("sql", "mode"), each_in_turn(SCALARS.strip().splitlines(), ["local", "global"]))
 def test_a_subquery_that_is_one_value_is_evaluated_first_over_all_shards(
     world: World, sql: str, mode: str
 ) -> None:
@@ -642,8 +642,7 @@ def filtering(names: dict[str, str]) -> str:
     return "{" + ", ".join(f"'{name}': '{FILTERS[table]}'" for name, table in names.items()) + "}"
 
 
-@pytest.mark.parametrize("mode", ["local", "global"])
-@pytest.mark.parametrize("sql", FILTERED.strip().splitlines())
+@pytest.mark.parametrize(("sql", "mode"), each_in_turn(FILTERED.strip().splitlines(), ["local", "global"]))
 def test_filters_of_tables_hold_where_shards_answer_by_themselves(world: World, sql: str, mode: str) -> None:
     answers = []
     for n in range(1, SHARDS + 1):
