@@ -42,7 +42,7 @@ def run_dag(dags_folder: Path, **params: object) -> Any:
     return bag.dags["migrate_order_cluster"].test(run_conf={"rehearse": False, **params})
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_run_sends_every_statement_once_in_order_and_records_every_host(
     airflow_db: Path, migrations: Path, hosts: Any, tmp_path: Path
 ) -> None:
