@@ -102,10 +102,10 @@ def cleaning_scenario(seed: int) -> Scenario:
         ("ddl.shard_takeover execute", shard_scenario, 0),
         ("ddl.shard_takeover report done", shard_scenario, 0),
         ("ddl.shard_attempt_failed", shard_scenario, 0),
-        ("ddl.shard_renamed", shard_scenario, 35),
+        ("ddl.shard_renamed", shard_scenario, 45),
         ("ddl.entry_gone", cleaning_scenario, 0),
-        ("ddl.expired_entry_was_executed", cleaning_scenario, 0),
-        ("submission of a removed entry", cleaning_scenario, 300),
+        ("ddl.expired_entry_was_executed", cleaning_scenario, 21),
+        ("submission of a removed entry", cleaning_scenario, 390),
     ],
 )
 def test_a_rare_state_is_reached_and_survived(state: str, scenario: object, first: int) -> None:
