@@ -6,6 +6,7 @@ import json
 from functools import partial
 from typing import Any
 
+from engine.errors import Code
 from engine.testing.local_cluster import LocalCluster
 from tests.node.http_client import HttpAt, Reply
 from tests.node.replicated_pair import eventually
@@ -41,12 +42,10 @@ class Cluster:
 
     def sync(self, *tables: str) -> None:
         """Any replica may be asked, and an INSERT waits for one of each shard only. One whose node has just
-        started may not be active yet."""
+        started may not be active yet, and is read-only until it is."""
         for table in tables:
-            waiting = f"SELECT count() FROM system.replicas WHERE is_readonly AND table = '{table}'"
             for node in self.nodes.values():
-                eventually(partial(node.query, waiting), "0\n")
-                node.query(f"SYSTEM SYNC REPLICA {table}")
+                eventually(partial(_synced, node, table), True)
 
     def rows(self, table: str, what: str = "groupArray(k)", *, of: str = "*") -> list[Any]:
         """By shard, after its replicas have caught up; they have to agree."""
@@ -60,6 +59,12 @@ class Cluster:
             assert answers[0] == answers[1]
             found.append(answers[0][0][0])
         return found
+
+
+def _synced(node: HttpAt, table: str) -> bool:
+    reply = node.post(f"SYSTEM SYNC REPLICA {table}")
+    assert reply.code in (0, Code.TABLE_IS_READ_ONLY), reply.text
+    return reply.code == 0
 
 
 def refused(node: HttpAt, sql: str, **settings: str) -> Reply:

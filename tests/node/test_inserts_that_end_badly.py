@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 AT_ONCE = 12
 ROUNDS = 3
-ROWS_OF_A_CHUNK = 20_000
+ROWS_OF_A_CHUNK = 10_000
 GARBAGE = b"garbage\x00\xff\t\n" * 3
 """No whole number of rows in any of the formats."""
 
@@ -122,7 +122,7 @@ def test_all_rows_of_an_insert_are_there_or_none(pair: Pair, seed: int) -> None:
         Insert(
             number,
             rng.choice(tables),
-            rows := rng.choice([50_000, 150_000, 400_000]),
+            rows := rng.choice([25_000, 75_000, 200_000]),
             rng.choice(list(FORMATS)),
             rng.choice([End.GOOD, *End]),
             rng.randrange(rows),
