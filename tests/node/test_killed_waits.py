@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from tests.few import few_first
 from tests.node.http_client import Reply
 from tests.node.replicated_pair import Pair, error, eventually, json_rows, wait_for
 
@@ -47,15 +48,23 @@ ALTERED = "ALTER TABLE {t} ADD COLUMN n UInt8 SETTINGS alter_sync = 2"
 
 @pytest.mark.parametrize(
     ("stopped", "sql", "kind", "rows"),
-    [
-        ("FETCHES", f"INSERT INTO {{t}} {QUORUM} VALUES (3, 'c')", "Insert", "1\ta\n3\tc\n"),
-        ("FETCHES", f"INSERT INTO {{t}} SELECT 3, 'c' {QUORUM}", "Insert", "1\ta\n3\tc\n"),
-        ("MERGES", "ALTER TABLE {t} UPDATE v = 'x' WHERE 1 SETTINGS mutations_sync = 2", "Alter", "1\tx\n"),
-        ("REPLICATION QUEUES", ALTERED, "Alter", "1\ta\t0\n"),
-        ("REPLICATION QUEUES", "OPTIMIZE TABLE {t} FINAL SETTINGS alter_sync = 2", "Optimize", "1\ta\n"),
-        ("REPLICATION QUEUES", "TRUNCATE TABLE {t} SETTINGS alter_sync = 2", "Truncate", ""),
-        ("REPLICATION QUEUES", "ALTER TABLE {t} DROP PARTITION 1 SETTINGS alter_sync = 2", "Alter", ""),
-    ],
+    few_first(
+        [
+            ("FETCHES", f"INSERT INTO {{t}} {QUORUM} VALUES (3, 'c')", "Insert", "1\ta\n3\tc\n"),
+            (
+                "MERGES",
+                "ALTER TABLE {t} UPDATE v = 'x' WHERE 1 SETTINGS mutations_sync = 2",
+                "Alter",
+                "1\tx\n",
+            ),
+            ("REPLICATION QUEUES", ALTERED, "Alter", "1\ta\t0\n"),
+            ("REPLICATION QUEUES", "OPTIMIZE TABLE {t} FINAL SETTINGS alter_sync = 2", "Optimize", "1\ta\n"),
+            ("FETCHES", f"INSERT INTO {{t}} SELECT 3, 'c' {QUORUM}", "Insert", "1\ta\n3\tc\n"),
+            ("REPLICATION QUEUES", "TRUNCATE TABLE {t} SETTINGS alter_sync = 2", "Truncate", ""),
+            ("REPLICATION QUEUES", "ALTER TABLE {t} DROP PARTITION 1 SETTINGS alter_sync = 2", "Alter", ""),
+        ],
+        few=4,
+    ),
 )
 def test_a_statement_that_waits_for_the_other_replica_is_seen_and_killed(
     pair: Pair, stopped: str, sql: str, kind: str, rows: str

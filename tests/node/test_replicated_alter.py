@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from tests.few import few_first
 from tests.node.replicated_pair import Pair, error, refused, wait_for
 
 pytestmark = pytest.mark.slow
@@ -453,7 +454,13 @@ def test_a_column_takes_the_place_of_one_that_is_dropped(pair: Pair, kept: str) 
 
 @pytest.mark.parametrize(
     ("engine", "arguments"),
-    [("ReplicatedReplacingMergeTree", "ver, gone"), ("ReplicatedVersionedCollapsingMergeTree", "sign, ver")],
+    few_first(
+        [
+            ("ReplicatedReplacingMergeTree", "ver, gone"),
+            ("ReplicatedVersionedCollapsingMergeTree", "sign, ver"),
+        ],
+        few=1,
+    ),
 )
 def test_a_column_of_versions_gets_a_wider_type(pair: Pair, engine: str, arguments: str) -> None:
     t = pair.table(
@@ -585,7 +592,7 @@ def test_mutations_are_carried_out_shown_and_killed_however_long_their_texts_are
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("name", ["alter_sync", "replication_alter_partitions_sync"])
+@pytest.mark.parametrize("name", few_first(["alter_sync", "replication_alter_partitions_sync"], few=1))
 def test_who_is_waited_for_says_a_setting_with_two_names(pair: Pair, name: str) -> None:
     """Nobody, this node's own replica (also without the setting), or all of them."""
     t = pair.table("k UInt64")

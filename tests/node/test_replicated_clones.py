@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.few import few_first
 from tests.node.replicated_pair import OWN_PATH, Pair, error, refused
 
 pytestmark = pytest.mark.slow
@@ -34,7 +35,7 @@ def test_a_clone_of_a_replicated_table_is_one_on_all_replicas(pair: Pair) -> Non
     assert pair.n1.query("SELECT count(), sum(k) FROM d.c") == "11\t55\n"
 
 
-@pytest.mark.parametrize("source", ["MergeTree", "ReplicatedMergeTree('/cloned', 'r')"])
+@pytest.mark.parametrize("source", few_first(["ReplicatedMergeTree('/cloned', 'r')", "MergeTree"], few=1))
 def test_a_replicated_clones_parts_are_known_to_keeper(pair: Pair, source: str) -> None:
     n1 = pair.n1
     n1.query(f"CREATE TABLE d.any (k UInt64) ENGINE = {source} {KEYS}")

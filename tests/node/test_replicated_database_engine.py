@@ -16,6 +16,7 @@ from engine.databases.digest import LOST_DIGEST
 from engine.keeper.recipes import remove_recursive
 from engine.testing.cluster_files import clusters_xml
 from engine.testing.local_cluster import LocalCluster, blocking_cluster
+from tests.few import each_in_turn, few_first
 from tests.node.http_client import HttpAt, Reply
 from tests.node.replicated_pair import eventually, json_rows, refused, wait_for
 from tests.warm import warm
@@ -270,7 +271,7 @@ def test_what_is_too_large_is_not_dropped_as_session_and_statement_say(three: Th
     assert three.same(f"SHOW TABLES FROM {d}") == ""
 
 
-@pytest.mark.parametrize("engine", ["MergeTree", "ReplicatedMergeTree"])
+@pytest.mark.parametrize("engine", few_first(["ReplicatedMergeTree", "MergeTree"], few=1))
 def test_what_others_refer_to_is_not_dropped_where_that_is_asked_for(three: Three, engine: str) -> None:
     d = three.database()
     n1 = three.n1
@@ -568,7 +569,7 @@ def uncommitted(three: Three, d: str, *statements: str) -> None:
     three.n1.query(f"SYSTEM SYNC DATABASE REPLICA {d}")
 
 
-@pytest.mark.parametrize("engine", ["MergeTree", "ReplicatedMergeTree"])
+@pytest.mark.parametrize("engine", few_first(["ReplicatedMergeTree", "MergeTree"], few=1))
 def test_rows_of_an_attach_that_was_not_committed_are_where_they_were(three: Three, engine: str) -> None:
     d = three.database(three.n1)
     three.n1.query(f"CREATE TABLE {d}.p (k UInt64) ENGINE = {engine} ORDER BY k")
@@ -620,7 +621,7 @@ def test_rows_of_a_view_whose_replacement_was_not_committed_come_back(three: Thr
     assert three.n1.query(f"SELECT k FROM {d}.v ORDER BY k") == "0\n1\n"
 
 
-@pytest.mark.parametrize("engine", ["MergeTree", "ReplicatedMergeTree"])
+@pytest.mark.parametrize("engine", few_first(["MergeTree", "ReplicatedMergeTree"], few=1))
 def test_a_view_that_differs_is_made_anew_over_the_table_that_it_has(three: Three, engine: str) -> None:
     d = three.database(three.n1, three.n2)
     three.n1.query(f"CREATE TABLE {d}.own (k UInt64) ENGINE = MergeTree ORDER BY k")
@@ -639,7 +640,7 @@ def test_a_view_that_differs_is_made_anew_over_the_table_that_it_has(three: Thre
     assert three.n2.query(f"SHOW DATABASES LIKE '{d}_broken%'") == ""
 
 
-@pytest.mark.parametrize("engine", ["MergeTree", "ReplicatedMergeTree"])
+@pytest.mark.parametrize("engine", few_first(["ReplicatedMergeTree", "MergeTree"], few=1))
 def test_the_table_of_a_view_that_is_detached_stays_with_its_rows(three: Three, engine: str) -> None:
     d = three.database()
     three.n1.query(f"CREATE TABLE {d}.own (k UInt64) ENGINE = MergeTree ORDER BY k")
@@ -830,12 +831,7 @@ def uuid_of_p(three: Three, d: str) -> str:
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [
-        ("MergeTree", "MergeTree"),
-        ("ReplicatedMergeTree", "MergeTree"),
-        ("MergeTree", "ReplicatedMergeTree"),
-        ("ReplicatedMergeTree", "ReplicatedMergeTree"),
-    ],
+    each_in_turn(["MergeTree", "ReplicatedMergeTree"], ["ReplicatedMergeTree", "MergeTree"]),
 )
 def test_rows_of_a_table_whose_replacement_was_not_committed_stay(
     three: Three, latch: Latch, old: str, new: str
@@ -859,7 +855,7 @@ def test_rows_of_a_table_whose_replacement_was_not_committed_stay(
     eventually(lambda: len(three.digests(d)), 1)
 
 
-@pytest.mark.parametrize("old", ["MergeTree", "ReplicatedMergeTree"])
+@pytest.mark.parametrize("old", few_first(["MergeTree", "ReplicatedMergeTree"], few=1))
 def test_a_replicated_table_that_replaces_rows_is_where_its_own_database_says(three: Three, old: str) -> None:
     d = three.database()
     three.n1.query(f"CREATE TABLE {d}.p (k UInt64) ENGINE = {old} ORDER BY k")
@@ -893,7 +889,7 @@ def test_a_distributed_table_replaces_one_with_rows_and_is_replaced_by_one(three
     assert "_oncluster_replaced" not in three.n1.query("SHOW DATABASES")
 
 
-@pytest.mark.parametrize("old", ["MergeTree", "ReplicatedMergeTree"])
+@pytest.mark.parametrize("old", few_first(["ReplicatedMergeTree", "MergeTree"], few=1))
 def test_rows_come_back_after_a_kill_between_replacement_and_commit(
     three: Three, latch: Latch, old: str
 ) -> None:
@@ -974,9 +970,12 @@ def test_one_replica_of_each_shard_changes_rows_of_a_replicated_table(three: Thr
 
 
 @pytest.mark.parametrize(
-    "change", ["ALTER TABLE {d}.{t} DELETE WHERE k IN ({s})", "DELETE FROM {d}.{t} WHERE k IN ({s})"]
+    ("change", "engine"),
+    each_in_turn(
+        ["ALTER TABLE {d}.{t} DELETE WHERE k IN ({s})", "DELETE FROM {d}.{t} WHERE k IN ({s})"],
+        ["ReplicatedMergeTree", "MergeTree"],
+    ),
 )
-@pytest.mark.parametrize("engine", ["ReplicatedMergeTree", "MergeTree"])
 def test_rows_are_chosen_by_what_a_distributed_table_says(three: Three, engine: str, change: str) -> None:
     d = three.database()
     three.n1.query(f"CREATE TABLE {d}.r (k UInt64) ENGINE = ReplicatedMergeTree ORDER BY k")

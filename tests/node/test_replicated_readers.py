@@ -112,6 +112,7 @@ def test_a_part_is_mutated_at_one_moment(pair: Pair) -> None:
     assert pair.same(f"SELECT DISTINCT g FROM {t}") == "3\n"
 
 
+@pytest.mark.extended
 def test_a_renamed_column_has_its_values_at_every_moment(pair: Pair) -> None:
     t = filled(pair, parts=4)
     pair.n1.query(f"ALTER TABLE {t} UPDATE v = k WHERE true {WAITING}")
@@ -135,6 +136,7 @@ def test_a_partition_is_replaced_at_one_moment(pair: Pair) -> None:
     assert pair.same(sql) == "30\t30\t1\t3\n"
 
 
+@pytest.mark.extended
 def test_a_partition_is_moved_at_one_moment_of_each_table(pair: Pair) -> None:
     here, there = filled(pair, parts=3), table(pair)
     answers = one_of({"30\t30\n", "0\t0\n"})
@@ -147,6 +149,7 @@ def test_a_partition_is_moved_at_one_moment_of_each_table(pair: Pair) -> None:
     assert pair.same(sql.format(here)) == "30\t30\n"
 
 
+@pytest.mark.extended
 def test_a_part_goes_and_comes_as_a_whole(pair: Pair) -> None:
     t = filled(pair, parts=3)
     names = f"SELECT name FROM system.parts WHERE table = '{t}' AND active ORDER BY min_block_number"

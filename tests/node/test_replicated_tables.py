@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.few import few_first
 from tests.node.replicated_pair import HOSTS, OWN_PATH, SMALL, Pair, eventually, refused
 
 pytestmark = pytest.mark.slow
@@ -567,7 +568,7 @@ def test_a_session_may_mean_if_not_exists_with_every_create(pair: Pair) -> None:
     assert pair.n1.query(f"SELECT engine FROM system.tables WHERE name = '{t}'") == "ReplicatedMergeTree\n"
 
 
-@pytest.mark.parametrize("name", ["nach größe", "a (b, c) = 'd'", "back\\\\slash", "\\xff"])
+@pytest.mark.parametrize("name", few_first(["\\xff", "a (b, c) = 'd'", "back\\\\slash", "nach größe"], few=2))
 def test_parts_with_files_of_any_name_reach_the_other_replica(pair: Pair, name: str) -> None:
     """chDB names the directory of a projection as the projection, and files as the types of a Variant."""
     t = pair.table(
