@@ -50,7 +50,7 @@ BUGS = Bugs()
 # --- initiator --------------------------------------------------------------------------------------------
 
 
-@BUGS.add("D2", kill_initiator_at=None, fault_rate=0.08, statements=4)
+@BUGS.add("D2", first=8, kill_initiator_at=None, fault_rate=0.08, statements=4)
 def the_entry_is_created_and_then_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
     async def submit(self: client.DDLQueueClient, prepared: PreparedStatement) -> client.Submission:
         keeper = await self._source.session()
@@ -266,7 +266,7 @@ def a_successor_in_the_shard_takes_what_was_begun_for_done(monkeypatch: pytest.M
 
 
 @BUGS.add(
-    "D3", first=495, kill_in_shard_attempt=0.6, fault_rate=0.03, is_stopped=True, seeds=900, **IN_SHARDS
+    "D3", first=532, kill_in_shard_attempt=0.6, fault_rate=0.03, is_stopped=True, seeds=900, **IN_SHARDS
 )
 def a_replica_gives_up_while_another_makes_the_last_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     original = shards.ShardExecution._acquire

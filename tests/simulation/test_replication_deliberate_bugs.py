@@ -223,7 +223,7 @@ def a_lost_answer_about_the_leader_counts_as_no(monkeypatch: pytest.MonkeyPatch)
 # --- partitions -------------------------------------------------------------------------------------------
 
 
-@BUGS.add("R2", first=4, has_partition_commands=True, steps=14)
+@BUGS.add("R2", first=8, has_partition_commands=True, steps=14)
 def dropped_rows_still_swallow_inserts(monkeypatch: pytest.MonkeyPatch) -> None:
     async def none(*args: Any) -> list[Any]:
         return []
@@ -337,7 +337,7 @@ def the_log_pointer_passes_an_insert_whose_part_did_not_come(monkeypatch: pytest
     monkeypatch.setattr(direct_fetch.DirectFetches, "_fetch", passing)
 
 
-@BUGS.add("R3", fault_rate=0.05, steps=14)
+@BUGS.add("R3", first=4, fault_rate=0.05, steps=14)
 def who_was_refused_among_others_counts_as_committed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def claimed(self: commit_part._Commit) -> bool:
         with suppress(OnclusterError):
