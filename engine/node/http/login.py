@@ -31,7 +31,9 @@ class Logins:
         """As `of`, also of another node's read that is signed."""
         address = request.remote or ""
         header = request.headers.get("Authorization", "")
-        user = self._signed.user_of(header, request.method, request.raw_path, address)
+        user = self._signed.user_of(
+            header, request.method, request.raw_path, address, has_body=request.body_exists
+        )
         if user is None:
             return self.of(request.headers, parameters, address)
         return user, self._quotas.account(user, quota_client(address, request.headers, parameters))

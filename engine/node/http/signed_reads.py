@@ -26,16 +26,19 @@ class SignedReads:
         """For who has logged in as this user."""
         return self._keys.key(user.name, user.password_sha256_hex, int(self._env.now_s()))
 
-    def user_of(self, header: str, method: str, target: str, address: str) -> User | None:
-        """The user of a request with this header Authorization; None if it shows no signature. Raises
-        SqlError 516, which says only of a signature that was right how old it is."""
+    def user_of(
+        self, header: str, method: str, target: str, address: str, *, has_body: bool = False
+    ) -> User | None:
+        """The user of a request with this header Authorization; None if it shows no signature. What a body
+        would add to the statement is not signed. Raises SqlError 516, which says only of a signature that was
+        right how old it is."""
         scheme, _, value = header.partition(" ")
         if scheme != SCHEME:
             return None
         signature = Signature.of(value)
         name = "" if signature is None else signature.user
         user = self._users.get(name)
-        if signature is None or user is None or method != "GET":
+        if signature is None or user is None or method != "GET" or has_body:
             raise no_such_login(name)
         key = self._keys.key(name, user.password_sha256_hex, signature.issued_s)
         if not key.has_signed(target, signature) or not may_come_from(user, address):

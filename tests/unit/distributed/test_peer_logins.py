@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -99,3 +101,17 @@ async def test_chdb_is_told_no_password_because_a_node_cannot_be_asked() -> None
 async def test_who_lets_everybody_in_is_asked_for_no_key() -> None:
     peer = Peer(HostId("n2", 9000), "n2", 8123)
     assert reading(peer, "/?x", "'a Int8'") == ("url('http://n2:8123/?x', 'Native', 'a Int8')", None)
+
+
+def test_the_place_of_a_header_cannot_be_guessed() -> None:
+    """Whoever names it in a statement of his own would be shown what is filled in there."""
+    script = f"""
+from engine.distributed.peers import Peer
+from engine.names import HostId
+from engine.node.distributed.peers.peer_logins import reading
+print(reading({PEER!r}, {TARGET!r}, "''")[1].place)
+"""
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    _, closed = reading(PEER, TARGET, "''")
+    assert closed is not None
+    assert run.stdout.startswith("oncluster-authorization-of-") and run.stdout.strip() != closed.place

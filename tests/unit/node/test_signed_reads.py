@@ -25,10 +25,16 @@ class Clock(SystemEnv):
 
 
 def refused(
-    reads: SignedReads, header: str, *, method: str = "GET", target: str = TARGET, address: str = "10.1.2.3"
+    reads: SignedReads,
+    header: str,
+    *,
+    method: str = "GET",
+    target: str = TARGET,
+    address: str = "10.1.2.3",
+    has_body: bool = False,
 ) -> str:
     with pytest.raises(SqlError) as caught:
-        reads.user_of(header, method, target, address)
+        reads.user_of(header, method, target, address, has_body=has_body)
     assert caught.value.code == 516
     return caught.value.message
 
@@ -38,7 +44,8 @@ def test_a_signed_read_is_its_users_and_nothing_else_is() -> None:
     header = reads.new_key(ANN).header(TARGET)
     assert reads.user_of(header, "GET", TARGET, "10.1.2.3") == ANN
     refused(reads, header, target=TARGET.replace("1", "2"))
-    refused(reads, header, method="POST")  # a body would go on with the query
+    refused(reads, header, has_body=True)  # it would go on with the query
+    refused(reads, header, method="POST")
     refused(reads, header, method="HEAD")
     refused(reads, header, address="192.168.0.1")
     refused(reads, header.replace("a", "b"))

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import hashlib
+import hmac
+import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -28,6 +29,8 @@ from engine.node.statements.reads_key import FilledIn
 _KEY_COUNTS_S = LIFETIME_S / 4
 _NO_KEY_COUNTS_S = 60.0
 _PLACE = "oncluster-authorization-of-"
+_OF_THIS_PROCESS = secrets.token_bytes(32)
+"""Nobody can guess a place, and have it filled in where a statement of his own shows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,7 @@ def reading(peer: Peer, target: str, structure: str) -> tuple[str, ClosedRead | 
     url = quote_string(f"{peer.url}{target}")
     if not needs_login(peer):
         return f"url({url}, 'Native', {structure})", None
-    place = _PLACE + hashlib.sha256(f"{peer.user} {peer.url}{target}".encode()).hexdigest()[:32]
+    place = _PLACE + hmac.digest(_OF_THIS_PROCESS, f"{peer.user} {peer.url}{target}".encode(), "sha256").hex()
     text = f"url({url}, 'Native', {structure}, headers('Authorization' = '{place}'))"
     return text, ClosedRead(peer, target, place)
 
