@@ -285,6 +285,15 @@ class ChdbSession:
         database = local.database if needs_database else ""
         return ChdbSession(self._pool, database=database, settings=settings, one_shot=True)
 
+    @contextmanager
+    def on(self, threads: Threads) -> Iterator[None]:
+        """What runs in the block runs on these."""
+        before, self._pool = self._pool, threads
+        try:
+            yield
+        finally:
+            self._pool = before
+
     @asynccontextmanager
     async def kept_open(self) -> AsyncIterator[None]:
         """What runs in the block is the node's own, is not readonly, and leaves the connection open for the

@@ -19,7 +19,9 @@ ENDLESS = "SELECT repeat('x', 100) FROM system.numbers SETTINGS max_block_size =
 @pytest.fixture(scope="module")
 def node(start_node: StartNode) -> RunningNode:
     """With a thread for one statement."""
-    return start_node(extra="<max_connections>1</max_connections>")
+    replica = "<shard><replica><host>node01</host><port>9000</port></replica></shard>"
+    cluster = f"<remote_servers><c>{replica}</c></remote_servers>"
+    return start_node(extra=f"<max_connections>1</max_connections>{cluster}")
 
 
 @pytest.fixture
@@ -42,6 +44,27 @@ def test_a_result_that_nobody_takes_is_given_up_and_others_have_the_thread(
     ask(client, ENDLESS, "http_send_timeout=1")
     assert client.recv(12) == b"HTTP/1.1 200"  # from now on it has the thread
     assert node.query("SELECT 1") == "1\n"
+
+
+@pytest.mark.parametrize("session", [{}, {"session_id": "of somebody"}])
+@pytest.mark.parametrize(
+    "tables", ["", "CREATE TABLE IF NOT EXISTS d (k Int8) ENGINE = Distributed(c, '', t)"]
+)
+def test_with_all_threads_taken_it_is_seen_by_what_and_can_be_ended(
+    node: RunningNode, client: socket.socket, tables: str, session: dict[str, str]
+) -> None:
+    if tables:
+        node.query(tables)
+    ask(
+        client, "SELECT count() FROM numbers(600) WHERE sleepEachRow(1) = 0", "query_id=long&max_block_size=1"
+    )
+    shown = "SELECT query FROM system.processes WHERE Settings['log_comment'] = 'long' FORMAT TSVRaw"
+    deadline = time.monotonic() + 60
+    while "numbers(600)" not in node.query(shown, **session):  # from then on it has the thread
+        assert time.monotonic() < deadline
+    assert "numbers(600)" in node.query("SHOW PROCESSLIST", **session)
+    assert node.query("KILL QUERY WHERE query_id = 'long' SYNC", **session).startswith("finished")
+    assert node.query("SELECT 1", **session) == "1\n"
 
 
 def test_a_client_that_is_slow_has_its_result_to_the_end(node: RunningNode, client: socket.socket) -> None:

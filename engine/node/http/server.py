@@ -45,6 +45,7 @@ from engine.node.quotas import QuotaAccount, Quotas, spent_by
 from engine.node.statements.node_statements import NodeStatements
 from engine.node.statements.router import StatementRouter
 from engine.node.statements.statement import Asked
+from engine.node.statements.urgent import THREADS, is_urgent
 from engine.sql import parse_statement
 from engine.storage import ChdbPool, ChdbSession
 from engine.storage.setting_rules import SettingRules
@@ -110,6 +111,7 @@ class HttpServer:
         self._signed = SignedReads(config.users, KeyMaker(config.reads_secret), env)
         self._logins = Logins(config.users, quotas or Quotas(env), self._signed)
         self._pool = pool
+        self._urgent = pool.reserve(THREADS)
         self._router = router
         self._env = env
         self._replicas_status = replicas_status
@@ -254,6 +256,8 @@ class HttpServer:
                 text = await read_query(query, body, limit=limit)
                 await self._constraints.of_statement(user, text.sql)
                 statement = parse_statement(text.sql)
+                if is_urgent(text.sql, statement):
+                    stack.enter_context(session.on(self._urgent))
                 is_changing = text.insert is not None or not statement.is_query
                 account.begin(statement)
             except OnclusterError as error:
