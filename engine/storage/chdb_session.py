@@ -38,7 +38,7 @@ from engine.storage.session_connection import FIRST_SETTINGS, SessionConnection
 from engine.storage.statement_text import select_into, sendable
 from engine.storage.text_limits import lifted
 from engine.storage.threads import Threads
-from engine.storage.values_rows import without_files
+from engine.storage.values_rows import up_to_semicolon
 
 T = TypeVar("T")
 
@@ -416,5 +416,5 @@ def _result(result: Any) -> QueryResult:
 
 def _checked_rows(rows: AsyncIterator[bytes], format: str) -> AsyncIterator[bytes]:
     if format == "values":
-        return without_files(rows)
+        return up_to_semicolon(rows)
     return beginning_with_rows(rows) if format == "native" else rows

@@ -1,9 +1,8 @@
-"""Rows in the format Values on their way into chDB: expressions may stand in them, but none over files.
+"""Rows in the format Values on their way into chDB: a semicolon ends them.
 
-A semicolon ends them. What stands behind it is refused here, as in ClickHouse: chDB may leave it unread.
-
-What is text to chDB must be text here: outside its strings there is nothing in such rows that could hold a
-quote, no comment, no quoted name. Where there is, the rows are refused.
+What stands behind it is refused here, as in ClickHouse: chDB may leave it unread. One within a string, a
+quoted name or a comment ends nothing, as for chDB's lexer. What else rows hold is for chDB to take or refuse;
+of its functions none reads files (`shadowed_functions`).
 """
 
 from __future__ import annotations
@@ -12,37 +11,40 @@ import re
 from collections.abc import AsyncIterator
 
 from engine.errors import Code, SqlError
-from engine.storage.guard import denied
 
-_SPECIAL = re.compile(
-    rb"'|(?<![A-Za-z0-9_])file(?![A-Za-z0-9_])|[`\"$#\\;]|/\*|--|\xe2\x80(?:\x98|\x9c)|[xX]'|[bB]'"
-)
-_IN_STRING = re.compile(rb"(?:[^'\\]|\\.)*+", re.DOTALL)
-_MAY_GO_ON = re.compile(rb"[A-Za-z0-9_/\-\xe2\x80]*\Z")
-_LONGEST = 64
-"""A word of so many letters is none that matters."""
+_OPENING = re.compile(rb"['`\";]|--|#[ !]|/\*|\$\w{0,62}\$|\xe2\x80(?:\x98|\x9c)", re.ASCII)
+_BEGUN = re.compile(rb"(?:[-#/]|[\w$]{1,126}|\xe2\x80?)\Z", re.ASCII)
+"""What the next bytes may make an opening of, at the end of a piece."""
+_LONGEST = 126
+_DOLLAR = ord("$")
+_IN_WORD = re.compile(rb"[\w$]", re.ASCII)
+_UP_TO_QUOTE = {quote: re.compile(rb"(?:[^%b\\]|\\.)*+" % quote, re.DOTALL) for quote in (b"'", b"`", b'"')}
+_CLOSING = {
+    b"--": b"\n",
+    b"# ": b"\n",
+    b"#!": b"\n",
+    b"/*": b"*/",
+    b"\xe2\x80\x98": b"\xe2\x80\x99",
+    b"\xe2\x80\x9c": b"\xe2\x80\x9d",
+}
+"""By what ends what each of these begins; a heredoc ends as it begins."""
 
 
-async def without_files(rows: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The same rows. Raises SqlError 497 where they call `file`, 62 where they could hide what they call."""
-    rest, is_text, is_over = b"", False, False
+async def up_to_semicolon(rows: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The same rows. Raises SqlError 33 where something stands behind a semicolon."""
+    rest, open_with, is_over = b"", b"", False
     async for chunk in rows:
         if is_over:
             _check_behind(chunk)
             continue
         data = rest + chunk
-        at, is_text = _scan(data, is_text=is_text, is_all=False)
-        if not is_text and data[at : at + 1] == b";":
-            is_over, rest = True, b""
+        at, open_with = _scan(data, open_with)
+        is_over = not open_with and data[at : at + 1] == b";"
+        if is_over:
             _check_behind(data[at + 1 :])
-        else:
-            rest = data[at:]
+        rest = b"" if is_over else data[at:]
         yield data[:at]
-    if not is_over:
-        at, is_text = _scan(rest, is_text=is_text, is_all=True)
-        if not is_text and rest[at : at + 1] == b";":
-            _check_behind(rest[at + 1 :])
-            rest = rest[:at]
+    if rest:
         yield rest
 
 
@@ -51,30 +53,46 @@ def _check_behind(data: bytes) -> None:
         raise SqlError(Code.CANNOT_READ_ALL_DATA, "Cannot read data after semicolon")
 
 
-def _scan(data: bytes, *, is_text: bool, is_all: bool) -> tuple[int, bool]:
-    """How far `data` is known to be harmless, and whether that ends within a string. It ends where
-    a semicolon ends the rows."""
-    at, end = 0, len(data)
-    if not is_all and (open_end := _MAY_GO_ON.search(data, max(0, end - _LONGEST))) is not None:
-        end = open_end.start()
+def _scan(data: bytes, open_with: bytes) -> tuple[int, bytes]:
+    """How far `data`, which begins within what `open_with` has opened, is understood: to a semicolon that
+    ends the rows, or to what the next bytes may go on with. And within what that is."""
+    at = 0
     while True:
-        if is_text:
-            text = _IN_STRING.match(data, at)
-            assert text is not None
-            at = text.end()
-            if data[at : at + 1] != b"'":
-                return at, True  # nothing is left, or a backslash
-            at, is_text = at + 1, False
-        special = _SPECIAL.search(data, at)
-        if special is None or (special.group() == b"file" and special.start() >= end):
-            return max(at, end), False
-        if special.group() == b"file":
-            raise denied("Function file")
-        if special.group() == b";":
-            return special.start(), False
-        if not special.group().endswith(b"'"):
-            raise SqlError(
-                Code.SYNTAX_ERROR,
-                f"Rows of VALUES hold literals and calls, but no {special.group().decode()} outside strings",
-            )
-        at, is_text = special.end(), True
+        if open_with:
+            at, is_closed = _closed(data, at, open_with)
+            if not is_closed:
+                return at, open_with
+        opening = _opening(data, at)
+        if opening is None:
+            begun = _BEGUN.search(data, max(at, len(data) - _LONGEST))
+            return (len(data) if begun is None else begun.start()), b""
+        if opening.group() == b";":
+            return opening.start(), b""
+        at, open_with = opening.end(), opening.group()
+
+
+def _opening(data: bytes, at: int) -> re.Match[bytes] | None:
+    """The next one. A dollar sign within a word is a part of that."""
+    found = _OPENING.search(data, at)
+    while found is not None and _is_in_word(data, at, found.start()):
+        found = _OPENING.search(data, found.start() + 1)
+    return found
+
+
+def _is_in_word(data: bytes, begin: int, at: int) -> bool:
+    return data[at] == _DOLLAR and at > begin and _IN_WORD.match(data, at - 1) is not None
+
+
+def _closed(data: bytes, at: int, open_with: bytes) -> tuple[int, bool]:
+    """Behind what closes it; else how far that is certainly not."""
+    up_to_quote = _UP_TO_QUOTE.get(open_with)
+    if up_to_quote is not None:
+        text = up_to_quote.match(data, at)
+        assert text is not None
+        at = text.end()
+        return (at + 1, True) if data[at : at + 1] == open_with else (at, False)
+    closing = _CLOSING.get(open_with, open_with)
+    end = data.find(closing, at)
+    if end >= 0:
+        return end + len(closing), True
+    return max(at, len(data) - len(closing) + 1), False

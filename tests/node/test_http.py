@@ -197,6 +197,18 @@ def test_inserts_in_every_shape(node: RunningNode) -> None:
     assert rows == "".join(f"{a}\t{b.hex().upper()}\n" for a, b in expected.items())
 
 
+def test_rows_of_values_hold_comments_and_quotes_of_any_kind(node: RunningNode) -> None:
+    """Also where they come behind the statement, and are not a part of it."""
+    node.query("CREATE TABLE remarked (k UInt64, v String) ENGINE = Memory")
+    rows = "(1, /* ; ' */ 'a'),\n(2, -- it's\n $$b;$$), (3, \u2018;'\u2019) ;\n"
+    node.query(rows, query="INSERT INTO remarked VALUES")
+    node.query(f"INSERT INTO remarked VALUES {rows}")
+    assert node.query("SELECT k, v, count() FROM remarked GROUP BY ALL ORDER BY k FORMAT TSVRaw") == (
+        "1\ta\t2\n2\tb;\t2\n3\t;'\t2\n"
+    )
+    assert node.post(f"{rows} (4, 'x')", query="INSERT INTO remarked VALUES").code == 33
+
+
 def test_an_insert_may_select_from_its_own_rows(node: RunningNode) -> None:
     node.query("CREATE TABLE from_input (a UInt64, b String) ENGINE = Memory")
     sql = (

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
-
 import pytest
 
 from engine.errors import SqlError
 from engine.sql import parse_statement
 from engine.storage.guard import check_settings, check_statement
-from engine.storage.values_rows import without_files
 
 DICTIONARY = "CREATE DICTIONARY d (a String) PRIMARY KEY a LAYOUT(FLAT()) LIFETIME(0) SOURCE({})"
 
@@ -240,50 +236,3 @@ def test_settings_that_come_beside_a_statement_are_looked_at() -> None:
     ):
         with pytest.raises(SqlError):
             check_settings({name: value})
-
-
-async def chunks(data: bytes, size: int) -> AsyncIterator[bytes]:
-    for at in range(0, len(data), size):
-        yield data[at : at + size]
-
-
-def passed(text: str, size: int) -> str:
-    async def main() -> bytes:
-        return b"".join([chunk async for chunk in without_files(chunks(text.encode(), size))])
-
-    return asyncio.run(main()).decode()
-
-
-ROWS = [
-    "(1, 'file(x)'), (2, 'it''s `file` -- $$ /*'), (3, 'a\\'file(')",
-    "(1, concat('\\\\', upper('x'))), (-2, now()), (3 - 4, [1, 2], {'a': 1}, NULL)",
-    "(myfile(1), file_1(2), profile(3), x'66', 1/2)",
-    "",
-]
-
-
-@pytest.mark.parametrize("rows", ROWS)
-def test_rows_of_values_pass_in_whatever_pieces_they_come(rows: str) -> None:
-    for size in range(1, len(rows) + 2):
-        assert passed(rows, size) == rows
-
-
-@pytest.mark.parametrize(
-    "rows",
-    [
-        "(1, 'a'), (2, file('/x'))",
-        "('\\\\', file('/x'))",
-        "('it''s', concat('a',file ('/x')))",
-        "(`fil\\x65`('/x'))",
-        "(/* ' */ file('/x'))",
-        "(1 -- ' \n, file('/x'))",
-        "($$'$$, file('/x'))",
-        "(\N{LEFT SINGLE QUOTATION MARK}'\N{RIGHT SINGLE QUOTATION MARK}, file('/x'))",
-        "(1, file",
-    ],
-)
-def test_rows_of_values_that_call_file_or_could_hide_it_do_not_pass(rows: str) -> None:
-    for size in range(1, len(rows) + 1):
-        with pytest.raises(SqlError) as refusal:
-            passed(rows, size)
-        assert refusal.value.code in (497, 62)
