@@ -12,8 +12,9 @@ Safety argument. It runs while `is_active` is ours, the log is copied and nothin
 2. With the flag `force_restore_data` Keeper is right: the table gets Keeper's columns and metadata, by what
    an ALTER does (`apply_alter`, which may be repeated). The flag goes at the end of the activation only.
 
-Compared are names and types, and the key by which rows are sorted: what a merge depends on, and what all
-servers write alike.
+Compared are names and types of columns, and by how many expressions rows are sorted (an ALTER can but add
+some and take them away again): what a merge depends on, and what every version of chDB writes alike. The text
+of an expression may be another one after an upgrade, which is no reason to be read-only.
 
 Source: ClickHouse's StorageReplicatedMergeTree::checkTableStructure, which it calls when it attaches a table.
 """
@@ -29,6 +30,7 @@ from engine.replication.log_actions import AlterMetadata
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.table_definition import TableDefinition
 from engine.replication.table_metadata import TableMetadata
+from engine.sql.tokens import scan
 
 log = logging.getLogger(__name__)
 
@@ -97,6 +99,15 @@ def _difference(here: TableDefinition, columns: Columns, metadata: TableMetadata
     ]
     sorted_here = here.metadata.sorting_key or here.metadata.primary_key
     sorted_there = metadata.sorting_key or metadata.primary_key
-    if sorted_here != sorted_there:
+    if _expressions(sorted_here) != _expressions(sorted_there):
         found.append(f"its sorting key is ({sorted_here}) here and ({sorted_there}) in Keeper")
     return "; ".join(sorted(found))
+
+
+def _expressions(key: str) -> int:
+    """How many a key consists of."""
+    depth, commas = 0, 0
+    for token in scan(key):
+        depth += (token.text in ("(", "[")) - (token.text in (")", "]"))
+        commas += token.text == "," and depth == 0
+    return commas + 1 if key else 0

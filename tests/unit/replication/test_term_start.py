@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from engine.keeper.base import Create, Op, OpResult
 from engine.keeper.session import RequestKind
@@ -13,6 +14,7 @@ from engine.replication.part_name import drop_range
 from engine.replication.part_store import MergeOptions
 from engine.replication.replica.queue.view import keeper_status
 from engine.replication.replica.switches import Activity
+from engine.replication.table_metadata import TableMetadata
 from engine.testing.replication.disk import Damage
 from tests.unit.replication.support import Bench, P, Replica, simulated
 
@@ -177,6 +179,23 @@ async def test_a_keeper_older_than_an_alter_keeps_the_replica_read_only_with_its
     again = await bench.start("r1", one.disk, is_awaited=False)
     await bench.until(lambda: "column w is not in Keeper" in again.ctx.readonly_reason)
     assert "w" in one.disk.definition.columns.by_name
+
+
+@simulated
+async def test_a_sorting_key_may_be_written_in_another_way_and_not_be_a_longer_one(bench: Bench) -> None:
+    """As another version of chDB writes it; the longer one is an ALTER that this table has not seen."""
+    (one,) = await bench.cluster(1)
+    await one.stop()
+    metadata = TableMetadata.from_bytes((await bench.admin.get(one.ctx.me.metadata)).data)
+    here = replace(metadata, primary_key="k", sorting_key="-f(k, v)")
+    one.disk.definition = replace(one.disk.definition, metadata=here)
+    same = replace(here, sorting_key="negate(f(k, v))")
+    await bench.admin.set(one.ctx.me.metadata, same.to_bytes())
+    await (await bench.start("r1", one.disk)).stop()
+    longer = replace(here, sorting_key="negate(f(k, v)), v")
+    await bench.admin.set(one.ctx.me.metadata, longer.to_bytes())
+    again = await bench.start("r1", one.disk, is_awaited=False)
+    await bench.until(lambda: "its sorting key is (-f(k, v)) here" in again.ctx.readonly_reason)
 
 
 @simulated
