@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from engine.part_storage.scratch_tables import Scratch, ScratchTables
-from engine.part_storage.workers import Connection, Workers
+from engine.part_storage.workers import Connection, Length, Workers
 from engine.replication.part_name import PartName
 
 
@@ -54,7 +54,9 @@ class PreparedMerges:
         if result in self._prepared:
             yield
             return
-        step = self._workers.run(lambda connection: self._fill(connection, sources, result))
+        step = self._workers.run(  # of hundreds of parts it takes longer than a short step may
+            lambda connection: self._fill(connection, sources, result), length=Length.LONG
+        )
         prepared = _Prepared(tuple(sources), asyncio.create_task(step))
         self._prepared[result] = prepared
         try:
