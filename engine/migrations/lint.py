@@ -67,6 +67,7 @@ RULES: dict[str, tuple[Severity, str]] = {
     "replicated-path": (Severity.ERROR, "a replication path that shards, replicas or tables would share"),
     "engine-arguments": (Severity.ERROR, "an engine with arguments that no host takes"),
     "destructive": (Severity.WARNING, "data or definitions are lost"),
+    "not-rehearsed": (Severity.WARNING, "chDB refuses what older servers take; for rehearsals alone"),
     "not-repeatable": (Severity.WARNING, "IF EXISTS or IF NOT EXISTS is missing"),
     "rewrites-data": (Severity.WARNING, "stored data is written anew"),
     "not-replicated": (Severity.WARNING, "replicas of a shard would hold different rows"),

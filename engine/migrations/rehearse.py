@@ -98,6 +98,10 @@ class Phase(enum.StrEnum):
         return Direction.DOWN if self in (Phase.DOWN, Phase.DOWN_AT_THE_END) else Direction.UP
 
 
+NOT_REHEARSED_RULE = "not-rehearsed"
+"""By this a statement says that hosts take it although chDB refuses it, and why."""
+
+
 class RehearsalState(enum.StrEnum):
     OK = "ok"
     FAILED = "failed"
@@ -196,8 +200,8 @@ class Rehearsal:
             told.append("say in them why what differs is meant (allow=down-incomplete, allow=not-repeatable)")
         if any(s.phase is Phase.UP and s.code not in _IN_ALL_VERSIONS for s in self.failures):
             told.append(
-                "go on without a rehearsal where all hosts are servers of an older ClickHouse, which may "
-                "take what chDB (and with it a node of oncluster) refuses"
+                "say before the statement (allow=not-rehearsed) that all hosts are servers of an older "
+                "ClickHouse, which may take what chDB (and with it a node of oncluster) refuses"
             )
         return ", or ".join(told) + "."
 
@@ -411,11 +415,12 @@ class _Stage:
             return RehearsalState.FAILED, code, redact_prose(lost.message), note
         except SqlError as refusal:
             code, error = refusal.code, redact_prose(refusal.message)
-            if phase is not Phase.GROUND and not self._is_not_ours(refusal, sql):
+            reason = statement.options.allows(NOT_REHEARSED_RULE)
+            if reason is None and phase is not Phase.GROUND and not self._is_not_ours(refusal, sql):
                 is_second = phase is Phase.UP_AGAIN
                 state = RehearsalState.NOT_REPEATABLE if is_second else RehearsalState.FAILED
                 return state, code, error, note
-            note = "one process cannot carry it out"
+            note = reason or "one process cannot carry it out"
         parsed = parse_statement(sql)
         self.unrehearsed |= {table.table for table in parsed.tables}
         self.unrehearsed |= {parsed.database} if parsed.database else set()

@@ -30,7 +30,8 @@ def means_the_same(left: str | None, right: str | None) -> bool:
 
 def changes(expected: str, found: str) -> list[str]:
     """What differs between two definitions, which may have hundreds of columns: a line for each piece. One
-    that is there in both, at another place, is shown with the piece before it."""
+    that is there in both, at another place, is shown with the piece before it, or not at all where its place
+    means nothing."""
     left, right = _pieces(expected), _pieces(found)
     gone, come = [], []
     for tag, i1, i2, j1, j2 in difflib.SequenceMatcher(None, left, right, autojunk=False).get_opcodes():
@@ -39,6 +40,8 @@ def changes(expected: str, found: str) -> list[str]:
             come.append(range(j1, j2))
     moved = {left[at] for span in gone for at in span} & {right[at] for span in come for at in span}
 
+    meant_nothing = {piece for piece in moved if piece.startswith(_WITHOUT_ORDER)}
+
     def line(sign: str, pieces: list[str], at: int) -> str:
         before = _NAME.match(pieces[at - 1]) if pieces[at] in moved and at else None
         return f"  {sign} {pieces[at]}" + (f"   (behind {before[0]})" if before else "")
@@ -46,7 +49,10 @@ def changes(expected: str, found: str) -> list[str]:
     return [
         shown
         for before, after in zip(gone, come, strict=True)
-        for shown in [line("-", left, at) for at in before] + [line("+", right, at) for at in after]
+        for shown in [
+            *(line("-", left, at) for at in before if left[at] not in meant_nothing),
+            *(line("+", right, at) for at in after if right[at] not in meant_nothing),
+        ]
     ]
 
 

@@ -14,7 +14,7 @@ from engine.errors import SqlError
 from engine.migrations.files import load_folder, read_folder
 from engine.migrations.lint import lint
 from engine.migrations.model import RunRequest
-from engine.migrations.rehearse import Phase, Rehearsal, rehearse
+from engine.migrations.rehearse import Phase, Rehearsal, RehearsalState, rehearse
 from engine.migrations.statements import Surroundings
 from engine.storage.scratch import ScratchChdb
 from tests.migrations.support import topology, write
@@ -110,6 +110,14 @@ async def test_what_older_servers_take_is_refused_with_a_word_about_them(tmp_pat
     result = await of(tmp_path, {"1_a.up.sql": table})
     assert [failure.code for failure in result.failures] == [36]
     assert "servers of an older ClickHouse" in result.advice
+    allowed = f'-- oncluster-next: allow=not-rehearsed reason="all are 24.8"\n{table}'
+    files = {"1_a.up.sql": allowed, "1_a.down.sql": "DROP TABLE d.a", "2_b.up.sql": T}
+    result = await of(tmp_path / "allowed", files)
+    assert result.is_ok, (result.failures, result.differences)
+    assert {(s.version, s.code, s.note) for s in result.not_rehearsed if s.phase is Phase.UP} == {
+        (1, 36, "all are 24.8")
+    }
+    assert (2, RehearsalState.OK) in {(s.version, s.state) for s in result.statements}
 
 
 @pytest.mark.slow

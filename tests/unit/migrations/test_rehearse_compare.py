@@ -22,6 +22,13 @@ def test_a_piece_is_a_whole_column_or_clause() -> None:
     ]
 
 
+def test_an_index_that_came_back_elsewhere_is_not_shown_beside_what_differs() -> None:
+    """Its place means nothing; both lines of it read `behind INDEX`."""
+    expected = "CREATE TABLE d.t (`a` Int8, INDEX i a TYPE minmax, INDEX j a TYPE set(5)) ENGINE = Memory"
+    found = "CREATE TABLE d.t (`a` Int16, INDEX j a TYPE set(5), INDEX i a TYPE minmax) ENGINE = Memory"
+    assert changes(expected, found) == ["  - `a` Int8", "  + `a` Int16"]
+
+
 def test_a_column_that_came_back_elsewhere_is_shown_with_the_one_before_it() -> None:
     expected = "CREATE TABLE d.t (`a` Int8, `b` Int8, `c` Int8, `e` Int8) ENGINE = Memory"
     found = "CREATE TABLE d.t (`a` Int8, `c` Int8, `e` Int8, `b` Int8) ENGINE = Memory"
