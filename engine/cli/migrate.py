@@ -50,7 +50,8 @@ from engine.migrations.gather import make_plan
 from engine.migrations.ledger import Ledger
 from engine.migrations.lint import Finding, LintReport, lint
 from engine.migrations.model import RunRequest, RunSummary
-from engine.migrations.rehearse import Rehearsal, rehearse
+from engine.migrations.rehearsal import Rehearsal
+from engine.migrations.rehearse import rehearse
 from engine.migrations.selection import ALL, ground_of, select
 from engine.migrations.statements import Surroundings
 from engine.migrations.states import RunState

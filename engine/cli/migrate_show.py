@@ -21,7 +21,7 @@ from engine.migrations.ledger import RunRow
 from engine.migrations.lint import LintReport
 from engine.migrations.model import Progress, Run, RunSummary, StatementRef, Step, row_to_json
 from engine.migrations.plan import Plan, PlannedHost, PlannedStatement
-from engine.migrations.rehearse import Rehearsal, RehearsedStatement
+from engine.migrations.rehearsal import Rehearsal, RehearsedStatement
 from engine.migrations.selection import OTHERWISE
 from engine.migrations.states import (
     CellState,

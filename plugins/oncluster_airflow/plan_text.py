@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from engine.migrations.model import StatementRef
 from engine.migrations.plan import Action, Plan, PlannedHost, PlannedMigration, PlannedStatement, Presence
-from engine.migrations.rehearse import Rehearsal
+from engine.migrations.rehearsal import Rehearsal
 from engine.wording import count, shortened
 from oncluster_airflow.markdown import fenced, inline
 from oncluster_airflow.outcomes import table

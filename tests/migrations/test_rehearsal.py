@@ -14,7 +14,8 @@ from engine.errors import SqlError
 from engine.migrations.files import load_folder, read_folder
 from engine.migrations.lint import lint
 from engine.migrations.model import RunRequest
-from engine.migrations.rehearse import Phase, Rehearsal, RehearsalState, rehearse
+from engine.migrations.rehearsal import Phase, Rehearsal, RehearsalState
+from engine.migrations.rehearse import rehearse
 from engine.migrations.statements import Surroundings
 from engine.storage.scratch import ScratchChdb
 from tests.migrations.support import topology, write

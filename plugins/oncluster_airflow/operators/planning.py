@@ -20,7 +20,8 @@ from engine.migrations.gather import make_plan
 from engine.migrations.lint import LintReport, lint
 from engine.migrations.model import RunRequest
 from engine.migrations.probe import HttpProbe
-from engine.migrations.rehearse import Rehearsal, rehearse
+from engine.migrations.rehearsal import Rehearsal
+from engine.migrations.rehearse import rehearse
 from engine.migrations.selection import ground_of
 from engine.migrations.statements import Surroundings
 from engine.storage.scratch import ScratchChdb
