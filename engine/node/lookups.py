@@ -1,0 +1,56 @@
+"""The event loop of a node's process: names are looked up on threads of their own.
+
+asyncio looks names up on the threads that do the process's other blocking work, of which a small machine has
+few. While a name server keeps silent, a few names would occupy all of them: nothing would be compressed,
+written or removed any more, and the process would not end before the last lookup.
+
+- The same name is looked up once at a time, however many ask; so there are no more threads than names.
+- Whoever asks may stop waiting; the thread goes on until the system's resolver gives up.
+- The threads hold up no end of the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from typing import Any
+
+
+class NodeLoop(asyncio.SelectorEventLoop):
+    """asyncio's own, but for `getaddrinfo`, by which all connections and resolvers ask for names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lookups: dict[tuple[Any, ...], asyncio.Future[Any]] = {}
+
+    async def getaddrinfo(
+        self, host: Any, port: Any, *, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0
+    ) -> Any:
+        """As `socket.getaddrinfo`. Raises what that raises."""
+        asked = (host, port, family, type, proto, flags)
+        found = self._lookups.get(asked)
+        if found is None:
+            found = self._lookups[asked] = self.create_future()
+            found.add_done_callback(lambda done: self._forget(asked, done))
+            threading.Thread(target=self._look_up, args=(asked, found), name="lookup", daemon=True).start()
+        return await asyncio.shield(found)
+
+    def _forget(self, asked: tuple[Any, ...], found: asyncio.Future[Any]) -> None:
+        del self._lookups[asked]
+        if not found.cancelled():
+            found.exception()  # perhaps nobody waits for it any more
+
+    def _look_up(self, asked: tuple[Any, ...], found: asyncio.Future[Any]) -> None:
+        try:
+            addresses = socket.getaddrinfo(*asked)
+        except (OSError, ValueError, OverflowError, TypeError) as error:  # the caller's to see
+            self._tell(found.set_exception, error)
+        else:
+            self._tell(found.set_result, addresses)
+
+    def _tell(self, tell: Any, what: object) -> None:
+        try:
+            self.call_soon_threadsafe(tell, what)
+        except RuntimeError:  # the loop was closed meanwhile
+            pass
