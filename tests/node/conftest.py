@@ -1,4 +1,5 @@
-"""One real node process per test module, more by `start_node`; two that replicate by `pair`."""
+"""One real node process per test module, more by `start_node`; two that replicate by `pair`, three with
+Replicated databases by `three`."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ import pytest
 from engine.ports import free_ports
 from engine.testing.processes import ChildProcess
 from tests.node.http_client import Http
+from tests.node.replicated_database import Three, running_three
 from tests.node.replicated_pair import Pair, running_pair
 from tests.warm import warm
 
@@ -137,3 +139,10 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     """Two nodes for replicated tables, and a ZooKeeper."""
     with running_pair(tmp_path_factory.mktemp("pair")) as pair:
         yield pair
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Three]:
+    """Three nodes for Replicated databases, and a ZooKeeper."""
+    with running_three(tmp_path_factory.mktemp("three")) as three:
+        yield three
