@@ -33,7 +33,7 @@ from tests.unit.replication.live_support import PATHS, Live, LiveReplica, run
 pytestmark = pytest.mark.slow
 
 OTHER = TablePaths("/clickhouse/tables/01/d/other")
-CHUNKS, SEEDS_OF_A_CHUNK = 2, 30
+CHUNKS, SEEDS_OF_A_CHUNK = 3, 20
 
 
 class World:
