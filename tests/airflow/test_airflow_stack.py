@@ -25,6 +25,7 @@ from engine.processes import is_alive
 from engine.testing.launch import Program
 from engine.testing.processes import MARK, marked
 from tests.airflow.sinks import HttpSink, serving
+from tests.few import each_in_turn
 
 pytestmark = pytest.mark.slow
 
@@ -119,8 +120,7 @@ if name != "db":
 """
 
 
-@pytest.mark.parametrize("ends_with_us", [False, True])
-@pytest.mark.parametrize("fails", ["db", *COMPONENTS])
+@pytest.mark.parametrize(("fails", "ends_with_us"), each_in_turn(["db", *COMPONENTS], [False, True]))
 async def test_a_start_that_fails_says_why_and_leaves_nothing_running(
     tmp_path: Path, fails: str, ends_with_us: bool
 ) -> None:

@@ -14,6 +14,7 @@ import pytest
 from engine.migrations.states import MigrationState
 from tests.airflow.dag_run import events
 from tests.airflow.migration_support import FIRST, SECOND, SIX, Run, ledger, recorded
+from tests.few import each_in_turn
 
 pytestmark = pytest.mark.slow
 
@@ -84,8 +85,7 @@ def test_a_timeout_shows_the_hosts_and_a_second_wait_attaches(
     assert len(hosts.entries()) == 1
 
 
-@pytest.mark.parametrize("close", ["success", None], ids=["alone", "with those after it"])
-@pytest.mark.parametrize("where", ["worker", "triggerer"])
+@pytest.mark.parametrize(("close", "where"), each_in_turn(["success", None], ["worker", "triggerer"]))
 def test_a_task_that_is_cleared_alone_when_its_run_is_over_gives_the_lock_back(
     folder: Path, hosts: Any, tmp_path: Path, close: str | None, where: str
 ) -> None:

@@ -165,7 +165,7 @@ async def play(seed: int, open_session) -> list[object]:
     return log
 
 
-@pytest.mark.parametrize("seed", few_first(SEEDS, few=8))
+@pytest.mark.parametrize("seed", few_first(SEEDS, few=5))
 async def test_memory_answers_as_zookeeper_does(zookeeper_backend, seed):
     of_memory = await play(seed, MemoryKeeperServer(SystemEnv()).connect)
     of_zookeeper = await play(seed, zookeeper_backend.open)
