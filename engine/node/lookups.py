@@ -31,9 +31,11 @@ class NodeLoop(asyncio.SelectorEventLoop):
         asked = (host, port, family, type, proto, flags)
         found = self._lookups.get(asked)
         if found is None:
-            found = self._lookups[asked] = self.create_future()
-            found.add_done_callback(lambda done: self._forget(asked, done))
+            found = self.create_future()
             threading.Thread(target=self._look_up, args=(asked, found), name="lookup", daemon=True).start()
+            # Only now: where no more threads are to be had, the next one who asks tries again.
+            self._lookups[asked] = found
+            found.add_done_callback(lambda done: self._forget(asked, done))
         return await asyncio.shield(found)
 
     def _forget(self, asked: tuple[Any, ...], found: asyncio.Future[Any]) -> None:
