@@ -31,6 +31,7 @@ _READ_BY_ALL = frozenset(
 )
 _READ_BY_NODES = _READ_BY_ALL | {
     *("path", "listen_host", "host_name", "http_port", "https_port", "max_connections"),
+    "max_concurrent_queries",
     *("interserver_http_host", "interserver_http_port", "interserver_https_port"),
     *("interserver_listen_host", "interserver_http_credentials"),
     *("users_config", "user_directories", "users", "profiles", "quotas", "default_profile"),

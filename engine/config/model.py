@@ -230,7 +230,8 @@ class Topology:
 class NodeConfig:
     """Everything one node process is told. `tcp_port` is the port of its host id; nothing listens there.
 
-    `max_connections` statements may run at once; more wait for one of them to end. An `interserver_http_port`
+    `max_connections` statements may run at once; more wait for one of them to end, but for those of clients
+    beyond `max_concurrent_queries`, which are refused; 0 for none. An `interserver_http_port`
     of 0 is any free one: other replicas find it in Keeper. With `interserver_https_port` parts go over TLS.
     `default_replica_path` and `default_replica_name` are what a replicated engine without arguments means.
     `profiles` are whole: with the settings of their parents and of `default_profile`, which holds for all.
@@ -265,6 +266,7 @@ class NodeConfig:
     constraints: Mapping[str, Mapping[str, Constraint]] = field(default_factory=dict)
     graphite: Mapping[str, GraphiteRollup] = field(default_factory=dict)
     max_connections: int = 32
+    max_concurrent_queries: int = 0
     uses_initial_user: bool = False
     https_port: int = 0
     certificate_file: str = ""

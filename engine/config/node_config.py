@@ -85,6 +85,9 @@ def node_config(root: Element, path: Path) -> NodeConfig:
             root, "distributed_ddl_use_initial_user_and_roles", defaults.uses_initial_user
         ),
         max_connections=reading.integer(root, "max_connections", defaults.max_connections, at_least=1),
+        max_concurrent_queries=reading.integer(
+            root, "max_concurrent_queries", defaults.max_concurrent_queries, at_least=0
+        ),
         certificate_file=_beside(path, certificate),
         private_key_file=_beside(path, key),
         ca_file=_beside(path, read_ca_file(root)),

@@ -344,4 +344,5 @@ def _http_config(config: NodeConfig, timezone: str, reads_secret: bytes) -> Http
         users=config.users,
         profiles=config.profiles,
         reads_secret=reads_secret,
+        max_concurrent_queries=config.max_concurrent_queries,
     )

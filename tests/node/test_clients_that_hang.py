@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 
 import pytest
@@ -14,6 +14,8 @@ from tests.node.conftest import RunningNode, StartNode
 pytestmark = pytest.mark.slow
 
 ENDLESS = "SELECT repeat('x', 100) FROM system.numbers SETTINGS max_block_size = 1000, max_threads = 1"
+
+LONG = "SELECT count() FROM numbers(600) WHERE sleepEachRow(1) = 0"
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +40,12 @@ def ask(client: socket.socket, sql: str, parameters: str, *, length: int | None 
     client.sendall((head + sql).encode())
 
 
+def wait_for(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+
+
 def test_a_result_that_nobody_takes_is_given_up_and_others_have_the_thread(
     node: RunningNode, client: socket.socket
 ) -> None:
@@ -55,16 +63,33 @@ def test_with_all_threads_taken_it_is_seen_by_what_and_can_be_ended(
 ) -> None:
     if tables:
         node.query(tables)
-    ask(
-        client, "SELECT count() FROM numbers(600) WHERE sleepEachRow(1) = 0", "query_id=long&max_block_size=1"
-    )
+    ask(client, LONG, "query_id=long&max_block_size=1")
     shown = "SELECT query FROM system.processes WHERE Settings['log_comment'] = 'long' FORMAT TSVRaw"
-    deadline = time.monotonic() + 60
-    while "numbers(600)" not in node.query(shown, **session):  # from then on it has the thread
-        assert time.monotonic() < deadline
+    wait_for(lambda: "numbers(600)" in node.query(shown, **session))  # from then on it has the thread
     assert "numbers(600)" in node.query("SHOW PROCESSLIST", **session)
     assert node.query("KILL QUERY WHERE query_id = 'long' SYNC", **session).startswith("finished")
     assert node.query("SELECT 1", **session) == "1\n"
+
+
+def test_beyond_max_concurrent_queries_statements_are_refused(start_node: StartNode) -> None:
+    node = start_node(extra="<max_concurrent_queries>1</max_concurrent_queries>")
+    with closing(socket.create_connection(("127.0.0.1", node.http_port))) as client:
+        ask(
+            client,
+            "SELECT count() FROM numbers(600) WHERE sleepEachRow(1) = 0",
+            "query_id=long&max_block_size=1",
+        )
+        wait_for(lambda: "numbers(600)" in node.query("SHOW PROCESSLIST"))
+        for sql in (
+            "SELECT 1",
+            "INSERT INTO FUNCTION null('k Int8') VALUES (1)",
+            "CREATE TABLE t (k Int8) ENGINE = Log",
+        ):
+            reply = node.post(sql)
+            assert reply.code == 202, reply.text
+        assert node.query("KILL QUERY WHERE query_id = 'long' SYNC").startswith("finished")
+        wait_for(lambda: node.post("SELECT 1").status == 200)
+        assert [node.query("SELECT 2") for _ in range(3)] == ["2\n"] * 3
 
 
 def test_a_client_that_is_slow_has_its_result_to_the_end(node: RunningNode, client: socket.socket) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,8 +29,11 @@ class Running:
 class RunningStatements:
     """`statements`: those that the node is busy with, whose waits a statement of the same id ends, too."""
 
-    def __init__(self, pool: ChdbPool, statements: NodeStatements | None) -> None:
+    def __init__(self, pool: ChdbPool, statements: NodeStatements | None, *, most: int = 0) -> None:
+        """`most`: so many may be counted at once; 0 for any number."""
         self._pool = pool
+        self._most = most
+        self._counted = 0
         self._statements = statements
         self._running: dict[str, Running] = {}
 
@@ -55,6 +60,19 @@ class RunningStatements:
         """Nothing if another task runs the statement by now."""
         if self._running.get(query_id) is running:
             del self._running[query_id]
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """In the block a statement runs, or waits for its turn. Raises SqlError 202 for one too many."""
+        if self._most and self._counted >= self._most:
+            raise SqlError(
+                Code.TOO_MANY_SIMULTANEOUS_QUERIES, f"Too many simultaneous queries. Maximum: {self._most}"
+            )
+        self._counted += 1
+        try:
+            yield
+        finally:
+            self._counted -= 1
 
     async def finish(self, *, grace_s: float) -> None:
         """Wait until all have ended; who has not after `grace_s` seconds is cancelled."""

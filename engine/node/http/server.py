@@ -89,6 +89,7 @@ class HttpConfig:
     users: Mapping[str, User]
     profiles: Mapping[str, Mapping[str, str]]
     reads_secret: bytes = field(repr=False)
+    max_concurrent_queries: int = 0
 
 
 class HttpServer:
@@ -117,7 +118,7 @@ class HttpServer:
         self._replicas_status = replicas_status
         self._sessions = HttpSessions(env)
         self._runner: web.AppRunner | None = None
-        self._running = RunningStatements(pool, statements)
+        self._running = RunningStatements(pool, statements, most=config.max_concurrent_queries)
         self.http_port = 0
         self.https_port = 0
 
@@ -258,6 +259,8 @@ class HttpServer:
                 statement = parse_statement(text.sql)
                 if is_urgent(text.sql, statement):
                     stack.enter_context(session.on(self._urgent))
+                else:
+                    stack.enter_context(self._running.counted())
                 is_changing = text.insert is not None or not statement.is_query
                 account.begin(statement)
             except OnclusterError as error:

@@ -90,6 +90,7 @@ def test_every_element_of_a_node_is_read(tmp_path: Path) -> None:
         <interserver_http_host>ch-1.internal</interserver_http_host>
         <interserver_http_port>19009</interserver_http_port>
         <max_connections>7</max_connections>
+        <max_concurrent_queries>9</max_concurrent_queries>
         <umask>027</umask>
         <distributed_ddl_use_initial_user_and_roles>1</distributed_ddl_use_initial_user_and_roles>
         <openSSL><server>
@@ -107,7 +108,7 @@ def test_every_element_of_a_node_is_read(tmp_path: Path) -> None:
         19440,
     )
     assert (config.interserver_http_host, config.interserver_http_port) == ("ch-1.internal", 19009)
-    assert config.max_connections == 7
+    assert (config.max_connections, config.max_concurrent_queries) == (7, 9)
     assert config.umask == 0o027
     assert config.uses_initial_user
     assert (config.certificate_file, config.private_key_file) == (
