@@ -29,7 +29,8 @@ from engine.node.databases.running import ReplicatedDatabases
 from engine.node.directory import NodeDirectory
 from engine.node.distributed.assembly import DistributedNode
 from engine.node.distributed.executor import DistributedExecutor
-from engine.node.http.server import HttpConfig, HttpServer
+from engine.node.http.http_config import HttpConfig
+from engine.node.http.server import HttpServer
 from engine.node.queues import NodeQueues, NoQueues
 from engine.node.quotas import Quotas
 from engine.node.replicated.assembly import ReplicatedNode

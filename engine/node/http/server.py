@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -26,6 +25,7 @@ from engine.node.http.encoding import choose_encoding
 from engine.node.http.external import ExternalTable, read_form
 from engine.node.http.failures import as_defect, as_exceptions, note_if_gone
 from engine.node.http.fixed_settings import with_fixed_settings
+from engine.node.http.http_config import HttpConfig
 from engine.node.http.login import Logins
 from engine.node.http.native_answer import native_answer
 from engine.node.http.peer_limits import with_peer_limits
@@ -74,22 +74,6 @@ _READ_BYTES = 1 << 20
 """Of a body, read ahead of whoever uses it: every pause of the reading is paid for by the event loop."""
 _CLOSE_S = 1.0
 """For idle connections; statements have had their time before."""
-
-
-@dataclass(frozen=True, slots=True)
-class HttpConfig:
-    """What the server is told. An https port of 0 means no TLS."""
-
-    listen_host: str
-    http_port: int
-    https_port: int
-    tls: ssl.SSLContext | None
-    display_name: str
-    timezone: str
-    users: Mapping[str, User]
-    profiles: Mapping[str, Mapping[str, str]]
-    reads_secret: bytes = field(repr=False)
-    max_concurrent_queries: int = 0
 
 
 class HttpServer:

@@ -9,7 +9,8 @@ import aiohttp
 from engine.config.model import User
 from engine.env import SystemEnv
 from engine.errors import Code, SqlError
-from engine.node.http.server import HttpConfig, HttpServer
+from engine.node.http.http_config import HttpConfig
+from engine.node.http.server import HttpServer
 from engine.node.statements.router import StatementRouter
 from engine.node.statements.statement import Answer, Asked
 from engine.node.system.system_tables import SystemTables

@@ -17,7 +17,8 @@ from engine.ddl.executor import Execution
 from engine.env import SystemEnv
 from engine.errors import SqlError
 from engine.killable import ends_by_kill
-from engine.node.http.server import HttpConfig, HttpServer
+from engine.node.http.http_config import HttpConfig
+from engine.node.http.server import HttpServer
 from engine.node.statements.hosts_answer import HostsAnswer
 from engine.node.statements.node_statements import NodeStatements
 from engine.node.statements.queue_executor import QueueExecutor
