@@ -175,6 +175,8 @@ class _Stage:
     definitions: Definitions
     played: list[RehearsedStatement] = field(default_factory=list)
     differences: list[Difference] = field(default_factory=list)
+    refused: set[str] = field(default_factory=set)
+    """Statements that chDB did not take although hosts do, as their files say."""
     unrehearsed: set[str] = field(default_factory=lambda: {"system"})
     """Names of tables and databases that are not there because of that. A server has more system tables."""
 
@@ -282,7 +284,7 @@ class _Stage:
             return RehearsalState.FAILED, code, redact_prose(lost.message), note
         except SqlError as refusal:
             code, error = refusal.code, redact_prose(refusal.message)
-            reason = statement.options.allows(NOT_REHEARSED_RULE)
+            reason = self._reason_not_to_mind(statement, sql, phase)
             if reason is None and phase is not Phase.GROUND and not self._is_not_ours(refusal, sql):
                 is_second = phase is Phase.UP_AGAIN
                 state = RehearsalState.NOT_REPEATABLE if is_second else RehearsalState.FAILED
@@ -292,6 +294,14 @@ class _Stage:
         self.unrehearsed |= {table.table for table in parsed.tables}
         self.unrehearsed |= {parsed.database} if parsed.database else set()
         return RehearsalState.NOT_REHEARSED, code, error, note
+
+    def _reason_not_to_mind(self, statement: ScriptStatement, sql: str, phase: Phase) -> str | None:
+        """The file's, where hosts are said to take what chDB refuses. It is not about what chDB takes the
+        first time: refused the second time, that is not repeatable."""
+        reason = statement.options.allows(NOT_REHEARSED_RULE)
+        if reason is not None and phase in (Phase.GROUND, Phase.UP, Phase.DOWN):
+            self.refused.add(sql)
+        return reason if sql in self.refused else None
 
     async def _syntax_error(self, sql: str) -> SqlError | None:
         """What looks as if it could not go ON CLUSTER may have a misspelt word; the real parser says so."""

@@ -112,12 +112,16 @@ async def test_what_older_servers_take_is_refused_with_a_word_about_them(tmp_pat
     assert [failure.code for failure in result.failures] == [36]
     assert "servers of an older ClickHouse" in result.advice
     allowed = f'-- oncluster-next: allow=not-rehearsed reason="all are 24.8"\n{table}'
-    files = {"1_a.up.sql": allowed, "1_a.down.sql": "DROP TABLE d.a", "2_b.up.sql": T}
+    allowed += (
+        ';\n-- oncluster-next: allow=not-rehearsed reason="new in 26"\nCREATE TABLE d.c (x Int8) ENGINE = Log'
+    )
+    files = {"1_a.up.sql": allowed, "1_a.down.sql": "DROP TABLE d.a; DROP TABLE d.c", "2_b.up.sql": T}
     result = await of(tmp_path / "allowed", files)
     assert result.is_ok, (result.failures, result.differences)
     assert {(s.version, s.code, s.note) for s in result.not_rehearsed if s.phase is Phase.UP} == {
         (1, 36, "all are 24.8")
     }
+    assert [(s.statement, s.code) for s in result.not_repeatable] == [(2, 57)]
     assert (2, RehearsalState.OK) in {(s.version, s.state) for s in result.statements}
 
 
