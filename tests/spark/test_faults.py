@@ -68,7 +68,7 @@ class Crash(BaseException):
     """The driver ends here."""
 
 
-@pytest.fixture(params=[True, False], ids=["replicated", "plain"])
+@pytest.fixture(params=few_first([True, False], few=1), ids=["replicated", "plain"])
 def replicated(request: pytest.FixtureRequest) -> bool:
     """Of the test's `table`."""
     return request.param  # type: ignore[no-any-return]

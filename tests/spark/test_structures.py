@@ -20,7 +20,7 @@ from tests.spark.test_values import load
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("name", ["o'brien", "ba`ck\\slash/ä"])
+@pytest.mark.parametrize("name", few_first(["ba`ck\\slash/ä", "o'brien"], few=1))
 def test_quotes_in_names_and_in_keeper_paths_are_theirs(servers: Servers, name: str) -> None:
     """Of a Replicated table, whose path in Keeper has the name: what was moved is looked for there."""
     table = TableName("d", name)
