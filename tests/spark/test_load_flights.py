@@ -312,6 +312,7 @@ def test_a_line_is_cut_once_however_many_conditions_are_about_its_fields(
     assert plan.count("split(") == 1
 
 
+@pytest.mark.usefixtures("january")
 def test_each_flight_has_what_the_small_files_know_of_it(flights: Servers) -> None:
     """Also where a small file has a key twice, or not at all."""
     known = ["United", "Houston", "1999", "7", "149"]
