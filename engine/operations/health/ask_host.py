@@ -198,6 +198,7 @@ async def _replicas(asking: _Asking, where: str = "") -> tuple[ReplicaFacts, ...
     rows = await asking.rows(
         "replicas", wanted, where=where, needed=("database", "table", "zookeeper_path", "replica_name")
     )
+    reasons = await _readonly_reasons(asking) if any(row.get("is_readonly") for row in rows) else {}
     return tuple(
         ReplicaFacts(
             table=TableName(row["database"], row["table"]),
@@ -207,6 +208,7 @@ async def _replicas(asking: _Asking, where: str = "") -> tuple[ReplicaFacts, ...
             is_readonly=bool(row.get("is_readonly", 0)),
             is_session_expired=bool(row.get("is_session_expired", 0)),
             readonly_s=None if (readonly_s := row.get("readonly_duration", -1)) < 0 else readonly_s,
+            readonly_reason=reasons.get((row["zookeeper_path"], row["replica_name"]), ""),
             future_parts=row.get("future_parts", 0),
             parts_to_check=row.get("parts_to_check", 0),
             queue_size=row.get("queue_size", 0),
@@ -217,6 +219,16 @@ async def _replicas(asking: _Asking, where: str = "") -> tuple[ReplicaFacts, ...
         )
         for row in rows
     )
+
+
+async def _readonly_reasons(asking: _Asking) -> dict[tuple[str, str], str]:
+    """By path and name, where the server says it. Asked of tables that are read-only alone: for this column a
+    server asks Keeper."""
+    if "zookeeper_exception" not in asking.columns["replicas"]:
+        return {}
+    sql = "SELECT zookeeper_path, replica_name, zookeeper_exception FROM system.replicas WHERE is_readonly"
+    found = await asking.site.ask(asking.host, lambda client: client.query_rows(sql))
+    return {} if isinstance(found, OnclusterError) else {(path, name): why for path, name, why in found.rows}
 
 
 async def _queue(asking: _Asking, tables: Sequence[TableName] | None = None) -> tuple[QueueEntryFacts, ...]:

@@ -106,9 +106,11 @@ def _why_read_only(facts: ClusterFacts, replica: ReplicaFacts) -> tuple[FindingK
             f"is_active exists ({shortened(registered.active_data, most=60)}): another server may be it.",
             "If it stays so, look for a second server with the same replica name in its macros.",
         )
+    why = "its server has a session and does not activate it"
+    said = f" It says: {shortened(replica.readonly_reason)}" if replica.readonly_reason else ""
     return (
         FindingKind.READ_ONLY,
-        "its server has a session and does not activate it.",
+        f"{why}.{said}",
         "SYSTEM RESTART REPLICA. When its parts differ too much from Keeper's: the flag force_restore_data.",
     )
 

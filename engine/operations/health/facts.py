@@ -31,7 +31,7 @@ class Silence(enum.Enum):
 @dataclass(frozen=True, slots=True)
 class ReplicaFacts:
     """A row of `system.replicas`, without what it would ask Keeper for. `readonly_s` is None where it is not
-    said."""
+    said; `readonly_reason` is empty of ClickHouse servers, which do not say it."""
 
     table: TableName
     path: str
@@ -40,6 +40,7 @@ class ReplicaFacts:
     is_readonly: bool = False
     is_session_expired: bool = False
     readonly_s: int | None = None
+    readonly_reason: str = ""
     future_parts: int = 0
     parts_to_check: int = 0
     queue_size: int = 0

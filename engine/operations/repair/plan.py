@@ -45,6 +45,8 @@ _SINCE = {
     Repair.KILL_MUTATION: ((19, 1), "KILL MUTATION"),
 }
 """The first version that has what a repair needs. Source: ClickHouse's changelog."""
+_OTHER_COLUMNS = "INCOMPATIBLE_COLUMNS"
+"""In what a node says of a replica whose table has other columns than Keeper knows."""
 WRONG_PARTS_RATIO = 0.5
 """replicated_max_ratio_of_wrong_parts: above it a server does not activate the replica."""
 
@@ -219,6 +221,11 @@ async def _read_only(site: Site, report: HealthReport, finding: Finding) -> _Dra
         raise AdviceOnly("it is not known why it is read-only.")
     if await is_kept_active(site.keeper, site.env, state.path, replica.name):
         raise AdviceOnly("two servers that run one replica have to be told apart by a person.")
+    if replica.told is not None and _OTHER_COLUMNS in replica.told.readonly_reason:
+        raise AdviceOnly(
+            "its columns are not Keeper's, and which of the two was restored from an older copy a person has "
+            "to say."
+        )
     unexpected, all_rows = await _unexpected_rows(site, finding)
     if all_rows == 0 or unexpected <= all_rows * WRONG_PARTS_RATIO:
         return _of_replica(Repair.RESTART_REPLICA, finding, "it serves no writes as it is")

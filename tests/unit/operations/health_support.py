@@ -29,7 +29,7 @@ PAIR = HOSTS[:2]
 COLUMNS = {
     "replicas": "database table zookeeper_path replica_name zookeeper_name is_readonly is_session_expired "
     "future_parts parts_to_check queue_size inserts_in_queue absolute_delay queue_oldest_time "
-    "readonly_duration last_queue_update_exception",
+    "readonly_duration last_queue_update_exception zookeeper_exception",
     "replication_queue": "database table node_name type new_part_name last_exception postpone_reason "
     "create_time num_tries is_currently_executing",
     "mutations": "database table mutation_id command latest_failed_part latest_fail_reason create_time "
@@ -118,6 +118,9 @@ class FakeNode:
         if "hash_of_all_files" in sql:
             wanted = ("database", "table", "name", "hash_of_all_files")
             return QueryRows((), tuple(tuple(row[column] for column in wanted) for row in rows))
+        if "zookeeper_exception" in sql:
+            wanted = ("zookeeper_path", "replica_name", "zookeeper_exception")
+            return QueryRows((), tuple(tuple(row.get(one, "") for one in wanted) for row in rows))
         if "SELECT database, table, zookeeper_path" in sql:
             wanted = ("database", "table", "zookeeper_path", "replica_name")
             return QueryRows((), tuple(tuple(row[column] for column in wanted) for row in rows))

@@ -133,6 +133,13 @@ def test_a_read_only_replica_is_one_finding_that_says_why(in_keeper, kind, says)
     )
 
 
+def test_what_a_node_says_of_it_is_told():
+    told = replica(is_readonly=True, readonly_s=60, readonly_reason="columns differ")
+    keeper = KeeperFacts(tables={PATH: table(registered("n1", is_active=False), registered("n2"))})
+    [finding] = [f for f in check(cluster(host(replicas=(told,)), keeper=keeper)) if f.host]
+    assert "It says: columns differ" in finding.what
+
+
 @pytest.mark.parametrize(
     ("since_s", "severity"), [(0, "warning"), (3, "warning"), (11, "critical"), (None, "critical")]
 )

@@ -140,6 +140,14 @@ def test_an_old_server_is_asked_only_for_what_it_has(tmp_path):
     assert any("system.disks was not checked on n1:9000, n2:9000" in note for note in report.notes)
 
 
+def test_a_node_is_asked_why_a_table_is_read_only(tmp_path):
+    def change(nodes):
+        nodes[0].replica(is_readonly=1, readonly_duration=60, zookeeper_exception="columns differ")
+
+    report = looked(tmp_path, change)
+    assert report.facts.hosts[HOSTS[0]].replicas[0].readonly_reason == "columns differ"
+
+
 def test_without_keeper_hosts_are_still_looked_at(tmp_path):
     async def look(where):
         where.keeper_or_none = None

@@ -153,6 +153,12 @@ def test_a_replica_whose_parts_keeper_does_not_know_is_made_to_follow_keeper(tmp
         cluster(host(replicas=(replica(queue_size=99),))),
         cluster(read_only(), keeper=in_keeper(registered("n1", active_data="UUID_other"), registered("n2"))),
         cluster(
+            read_only(
+                readonly_reason="Code: 122. Table d.t is not as Keeper knows it (INCOMPATIBLE_COLUMNS)"
+            ),
+            keeper=in_keeper(registered("n1", is_active=False), registered("n2")),
+        ),
+        cluster(
             host(replicas=(replica(is_readonly=True, readonly_s=3),)),
             keeper=in_keeper(registered("n1", is_active=False), registered("n2")),
         ),
