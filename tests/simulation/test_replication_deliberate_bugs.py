@@ -171,7 +171,7 @@ def a_part_is_merged_before_its_quorum(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- merges and mutations ---------------------------------------------------------------------------------
 
 
-@BUGS.add("R4", first=39, fault_rate=0.03, has_merges=True, steps=14, seeds=400)
+@BUGS.add("R4", first=88, fault_rate=0.03, has_merges=True, steps=14, seeds=400)
 def a_merge_is_assigned_on_an_old_log(monkeypatch: pytest.MonkeyPatch) -> None:
     load = merge_predicate.load_predicate
 
@@ -181,7 +181,7 @@ def a_merge_is_assigned_on_an_old_log(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(merge_assigner, "load_predicate", unchecked)
 
 
-@BUGS.add("R4", first=171, has_merges=True, has_slow_replica=True, steps=14, seeds=400)
+@BUGS.add("R4", first=215, has_merges=True, has_slow_replica=True, steps=14, seeds=400)
 def a_merge_leaves_out_a_block_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     async def none(ctx: ReplicaContext, partitions: Set[str] | None = None) -> dict[str, set[int]]:
         return {}
@@ -208,7 +208,7 @@ def a_mutation_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MutationBook, "commands", last_only)
 
 
-@BUGS.add("R7", first=278, fault_rate=0.1, has_mutations=True, replicas=1, seeds=400)
+@BUGS.add("R7", first=160, fault_rate=0.1, has_mutations=True, replicas=1, steps=20, seeds=900)
 def a_lost_answer_about_the_leader_counts_as_no(monkeypatch: pytest.MonkeyPatch) -> None:
     async def is_given(self: Any, ctx: ReplicaContext, keeper: Keeper) -> bool:
         if not self._is_known:
@@ -337,7 +337,7 @@ def the_log_pointer_passes_an_insert_whose_part_did_not_come(monkeypatch: pytest
     monkeypatch.setattr(direct_fetch.DirectFetches, "_fetch", passing)
 
 
-@BUGS.add("R3", first=4, fault_rate=0.05, steps=14)
+@BUGS.add("R3", first=14, fault_rate=0.05, steps=14)
 def who_was_refused_among_others_counts_as_committed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def claimed(self: commit_part._Commit) -> bool:
         with suppress(OnclusterError):
@@ -348,7 +348,7 @@ def who_was_refused_among_others_counts_as_committed(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(commit_part._Commit, "send_agreed", claimed)
 
 
-@BUGS.add("R3", fault_rate=0.05, is_expired=True, steps=14, seeds=600)
+@BUGS.add("R3", first=10, fault_rate=0.05, is_expired=True, steps=14, seeds=600)
 def a_clone_counts_as_whole_before_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     clone_from = clone._clone_from
 

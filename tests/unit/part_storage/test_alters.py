@@ -530,7 +530,7 @@ async def test_a_definition_that_was_read_before_an_alter_is_not_remembered_afte
 
     def pausing(self: ScratchTables, connection: Connection, table: TableName | None = None) -> str:
         text = read(self, connection, table)
-        if table is None and not has_read.is_set() and inspect.stack()[1].function == "_body":
+        if table is None and not has_read.is_set() and inspect.stack()[1].function == "_own_text":
             has_read.set()
             assert goes_on.wait(60)
         return text
