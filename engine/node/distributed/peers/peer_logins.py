@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import hmac
-import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -29,8 +28,6 @@ from engine.node.statements.reads_key import FilledIn
 _KEY_COUNTS_S = LIFETIME_S / 4
 _NO_KEY_COUNTS_S = 60.0
 _PLACE = "oncluster-authorization-of-"
-_OF_THIS_PROCESS = secrets.token_bytes(32)
-"""Nobody can guess a place, and have it filled in where a statement of his own shows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,25 +54,26 @@ def needs_login(peer: Peer) -> bool:
     return bool(peer.password) or peer.user not in ("", "default")
 
 
-def reading(peer: Peer, target: str, structure: str) -> tuple[str, ClosedRead | None]:
-    """The table function that reads `target`, which is a path with a query, there in the format Native.
-    `structure` are its columns, quoted."""
-    url = quote_string(f"{peer.url}{target}")
-    if not needs_login(peer):
-        return f"url({url}, 'Native', {structure})", None
-    place = _PLACE + hmac.digest(_OF_THIS_PROCESS, f"{peer.user} {peer.url}{target}".encode(), "sha256").hex()
-    text = f"url({url}, 'Native', {structure}, headers('Authorization' = '{place}'))"
-    return text, ClosedRead(peer, target, place)
-
-
 class PeerLogins:
-    """The keys of one node for others."""
+    """The keys of one node for others, and what its statements have in their place."""
 
     def __init__(self, env: Env, client: Callable[[Peer], NodeClient]) -> None:
         self._env = env
         self._client = client
+        self._places = env.new_uuid().bytes + env.new_uuid().bytes
+        """Nobody can guess a place, and have it filled in where a statement of his own shows it."""
         self._told: dict[Peer, _Told] = {}
         self._locks: dict[Peer, asyncio.Lock] = {}
+
+    def reading(self, peer: Peer, target: str, structure: str) -> tuple[str, ClosedRead | None]:
+        """The table function that reads `target`, which is a path with a query, there in the format Native.
+        `structure` are its columns, quoted."""
+        url = quote_string(f"{peer.url}{target}")
+        if not needs_login(peer):
+            return f"url({url}, 'Native', {structure})", None
+        place = _PLACE + hmac.digest(self._places, f"{peer.user} {peer.url}{target}".encode(), "sha256").hex()
+        text = f"url({url}, 'Native', {structure}, headers('Authorization' = '{place}'))"
+        return text, ClosedRead(peer, target, place)
 
     async def authorizations(self, reads: Iterable[ClosedRead], begun: FilledIn) -> dict[str, str]:
         """What stands for the places of these in a statement that begins now; `begun` says what its texts

@@ -25,7 +25,6 @@ from engine.names import TableName, quote_for_url, quote_identifier, quote_strin
 from engine.node.distributed.functions.read_place import ReadPlace
 from engine.node.distributed.peers.asking_in_turn import AskingInTurn
 from engine.node.distributed.peers.peer_health import PeerHealth
-from engine.node.distributed.peers.peer_logins import reading
 from engine.node.distributed.reading.declared_types import as_declared
 from engine.node.distributed.reading.early_reads import EarlyReads, early_url
 from engine.node.distributed.reading.failover import GONE, Failover, Read, first_line, received_from
@@ -183,7 +182,7 @@ class ShardReader:
         target = f"/?default_format=Native{parameters}"
         if len(peer.url) + len(target) > MAX_URL_BYTES:
             raise TooLong
-        read, closed = reading(peer, target, quote_string(select.structure))
+        read, closed = self.health.logins.reading(peer, target, quote_string(select.structure))
         text = f"SELECT {names} FROM {read}{settings_of_reads(self.settings) if self.may_set else ''}"
         self.failover.reads.add(
             Read(

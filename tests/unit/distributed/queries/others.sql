@@ -115,4 +115,4 @@ SELECT (SELECT [3, 1, 2])[1 + id % 3] AS k, count() FROM events GROUP BY k ORDER
 SELECT max(id + finalizeAggregation((SELECT sumState(id) FROM extra))) AS m FROM events
 WITH recent AS (SELECT * FROM events WHERE id > 9), events AS (SELECT id + 1 AS id FROM recent) SELECT min(id) AS m FROM events
 SELECT id FROM events ORDER BY id LIMIT (SELECT count() FROM people WHERE id < 12)
-SELECT DISTINCT id FROM events WHERE id > 7 ORDER BY id DESC LIMIT 3 OFFSET (SELECT max(id) % 5 FROM people)
+SELECT id FROM events ORDER BY id LIMIT 1 OFFSET (SELECT count() FROM people)
