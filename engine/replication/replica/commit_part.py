@@ -75,11 +75,12 @@ async def commit_parts(
     parts: Sequence[PartName],
     *,
     replacing: PartName | None = None,
+    at_once: bool = False,
     agreed: Mapping[PartName, Agreed] | None = None,
     extra: Sequence[Op] = (),
 ) -> None:
-    """Staged `parts` become the replica's: each by itself for readers, or, where the range `replacing` is
-    given, at one moment in the place of all that is in it.
+    """Staged `parts` become the replica's: each by itself for readers, or `at_once` all at one moment, and in
+    the place of all that is in the range `replacing`, if given.
 
     Parts that are active already are only made known to Keeper. Raises PartDiffers (a staged part is
     discarded then, or detached, as `detach_not_byte_identical_parts` says), SqlError 232 if a part is neither
@@ -95,7 +96,7 @@ async def commit_parts(
             Code.UNEXPECTED_ZOOKEEPER_ERROR,
             f"Parts {', '.join(map(str, parts))} could not be committed: their surroundings keep changing",
         )
-    await _show(ctx, parts, replacing)
+    await _show(ctx, parts, replacing, at_once=at_once)
 
 
 async def commit_fetched(ctx: ReplicaContext, part: PartName, agreed: Agreed) -> None:
@@ -117,15 +118,21 @@ async def commit_fetched(ctx: ReplicaContext, part: PartName, agreed: Agreed) ->
         await commit_produced(ctx, part, agreed=agreed)
 
 
-async def _show(ctx: ReplicaContext, parts: Sequence[PartName], replacing: PartName | None = None) -> None:
+async def _show(
+    ctx: ReplicaContext,
+    parts: Sequence[PartName],
+    replacing: PartName | None = None,
+    *,
+    at_once: bool = False,
+) -> None:
     for part in parts:
         ctx.queue.add_virtual(part)
-    if replacing is None:  # at one moment would be a swap of their partitions
+    if at_once or replacing is not None:
+        await publish(ctx, parts, replacing=replacing)
+    else:  # at one moment would be a swap of their partitions
         shown = await asyncio.gather(*(publish(ctx, [part]) for part in parts), return_exceptions=True)
         for error in filter(None, shown):
             raise error
-    else:
-        await publish(ctx, parts, replacing=replacing)
     ctx.merge_wanted.set()
     log.info("replica.committed table=%s parts=%s", ctx.name, ",".join(map(str, parts)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -25,6 +26,7 @@ from tests.unit.replication.live_support import (
     OTHER,
     PATHS,
     Live,
+    LiveReplica,
     P,
     check_equal,
     run,
@@ -300,24 +302,49 @@ def test_replacing_an_empty_partition_or_by_an_empty_one() -> None:
     run(main)
 
 
-def test_readers_see_the_old_rows_or_the_new_ones() -> None:
+def seen_by_readers(replicas: Sequence[LiveReplica]) -> list[list[int]]:
+    """A list that gets the keys in a replica each time that what its readers see has changed."""
+    seen: list[list[int]] = []
+    for replica in replicas:
+        real = replica.store._switch
+
+        def switching(add, remove, real=real, replica=replica):  # type: ignore[no-untyped-def]
+            real(add, remove)
+            seen.append(replica.keys())
+
+        replica.store._switch = switching  # type: ignore[method-assign]
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("placement", "after"),
+    [(Placement.REPLACE, [10, 11, 12, 13]), (Placement.ADD, [0, 1, 2, 3, 10, 11, 12, 13])],
+)
+def test_readers_see_the_old_rows_or_the_new_ones(placement: Placement, after: list[int]) -> None:
     async def main(live: Live) -> None:
         replicas = await live.cluster(2)
         for value in range(4):
             await replicas[0].insert(value)
         await live.quiet()
         await live.plain_table("source", *(("all", [{"k": 10 + n, "v": 1}]) for n in range(4)))
-        seen: list[list[int]] = []
-        for replica in replicas:
-            real = replica.store._switch
+        seen = seen_by_readers(replicas)
+        await partitions.replace_partition(
+            replicas[0].ctx, "all", "d", "source", placement=placement, sync=Sync.ALL
+        )
+        assert seen == [after] * 2
 
-            def switching(add, remove, real=real, replica=replica):  # type: ignore[no-untyped-def]
-                real(add, remove)
-                seen.append(replica.keys())
+    run(main)
 
-            replica.store._switch = switching  # type: ignore[method-assign]
-        await partitions.replace_partition(replicas[0].ctx, "all", "d", "source", sync=Sync.ALL)
-        assert seen == [[10, 11, 12, 13]] * 2
+
+def test_readers_see_all_rows_that_were_moved_or_none() -> None:
+    async def main(live: Live) -> None:
+        sources, destinations = await two_tables(live)
+        for value in range(3):
+            await sources[0].insert(value)
+        await live.quiet()
+        came, went = seen_by_readers(destinations), seen_by_readers(sources)
+        await partitions.move_partition(sources[0].ctx, "all", destinations[0].ctx, sync=Sync.ALL)
+        assert (came, went) == ([[0, 1, 2]] * 2, [[]] * 2)
 
     run(main)
 

@@ -96,7 +96,7 @@ async def replace_range(ctx: ReplicaContext, queued: QueuedEntry) -> None:
             await ctx.store.discard(part)
     kept = [part for part in action.results if part in ctx.store.active]
     if parts or kept:
-        await commit_parts(ctx, [*kept, *parts], replacing=span)
+        await commit_parts(ctx, [*kept, *parts], replacing=span, at_once=True)
         for directory in taken:
             await ctx.store.remove_detached(directory)
     elif span is not None:
