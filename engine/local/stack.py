@@ -216,23 +216,26 @@ class Stack:
 
     async def _stop_all(self, steps: Steps) -> None:
         self._up.clear()
-        steps.interrupted()
-        steps.running("stopping")
-        try:
-            try:
-                if self.airflow is not None:
-                    steps.running("stopping", "Airflow")
-                    await self.airflow.stop(grace_s=_AIRFLOW_GRACE_S)
-            finally:  # ZooKeeper carries no mark: nobody else would end it
-                steps.running("stopping", "nodes and ZooKeeper")
-                await self.cluster.stop()
-        finally:
-            self._nodes.close()
-            left = await sweep(self._guard.mark, env=self._env)
-            self._guard.close()
-            if self._phase is not Phase.FAILED:
-                self._phase = Phase.STOPPED
-            self._save_if_there_is_room()
+        # From the last to the first, each whatever becomes of those before it. What nobody reads any more, or
+        # what goes to a full disk, cannot be told; a second Ctrl-C ends the step that it meets.
+        async with contextlib.AsyncExitStack() as to_end:
+            to_end.push_async_callback(self._sweep, steps)
+            to_end.push_async_callback(self.cluster.stop)
+            to_end.callback(steps.running, "stopping", "nodes and ZooKeeper")
+            if self.airflow is not None:
+                to_end.push_async_callback(self.airflow.stop, grace_s=_AIRFLOW_GRACE_S)
+                to_end.callback(steps.running, "stopping", "Airflow")
+            to_end.callback(steps.interrupted)
+
+    async def _sweep(self, steps: Steps) -> None:
+        self._nodes.close()
+        left = await sweep(self._guard.mark, env=self._env)
+        if self.cluster.zookeeper.pid is not None:  # it carries no mark: the guard ends it when we are gone
+            return
+        self._guard.close()
+        if self._phase is not Phase.FAILED:
+            self._phase = Phase.STOPPED
+        self._save_if_there_is_room()
         steps.done("stopping", "nothing is left running" + (f" ({left} stragglers ended)" if left else ""))
 
     # -- watching ------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -10,6 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from engine.local.progress import StepEvent, Steps
+from engine.local.stack import Stack
+from engine.local.stack_options import StackOptions
+from engine.local.state import Phase
 from tests.permissions import open_to_others
 from tests.process.support import PATIENCE_S, Home, cluster_file_in, home_in, until, until_gone
 
@@ -65,3 +70,52 @@ async def test_up_that_is_terminated_takes_everything_back(home: Home) -> None:
     assert up.returncode == 143, output
     assert "Traceback" not in output
     assert home.left() == []
+
+
+class Deaf:
+    """Where steps are told that nobody reads any more, once it `is_closed`."""
+
+    def __init__(self) -> None:
+        self.is_closed = False
+        self.stops_cluster = asyncio.Event()
+
+    def show(self, event: StepEvent) -> None:
+        if event.text == "nodes and ZooKeeper":
+            self.stops_cluster.set()
+        if self.is_closed:
+            raise BrokenPipeError(event.text)
+
+
+async def test_a_stack_stops_as_a_whole_though_nobody_hears_of_it_and_says_so_only_then(
+    tmp_path: Path,
+) -> None:
+    """1. The stop is interrupted, as by a second Ctrl-C, while nodes end: the guard stays for what is left.
+    2. Again, and the terminal has gone meanwhile."""
+    options = StackOptions(
+        home=tmp_path / "home",
+        port_base=0,
+        cluster_file=cluster_file_in(tmp_path / "cluster.xml", nodes=1),
+        with_airflow=False,
+    )
+    deaf = Deaf()
+    stack, steps = Stack(options), Steps(deaf)
+    await stack.start(steps)
+    started = stack.state().processes
+    assert [entry.name for entry in started] == ["ZooKeeper", "node01"]
+    try:
+        stopping = asyncio.create_task(stack.stop(steps))
+        await deaf.stops_cluster.wait()
+        stopping.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await stopping
+        assert [entry.name for entry in started if entry.id.is_alive] == ["ZooKeeper"]
+        assert stack.state().phase is Phase.STOPPING
+
+        deaf.is_closed = True
+        with pytest.raises(BrokenPipeError):
+            await stack.stop(steps)
+        assert not [entry.name for entry in started if entry.id.is_alive]
+        assert stack.state().phase is Phase.STOPPED
+    finally:
+        deaf.is_closed = False
+        await stack.stop(steps)
