@@ -8,7 +8,6 @@ that is interrupted, or ends with an error, is recorded as unfinished where the 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from dataclasses import dataclass
 from typing import Protocol
@@ -59,12 +58,12 @@ async def drive(
     except TableNotMade:
         await runner.finish(run)
         raise
-    except asyncio.CancelledError:
-        _leave(runner, run, "interrupted")
-        raise
     except OnclusterError as error:
         _leave(runner, run, error.message)
         await runner.abandon(run)
+        raise
+    except BaseException:  # a cancellation, or a listener whose reader has gone
+        _leave(runner, run, "interrupted")
         raise
 
 

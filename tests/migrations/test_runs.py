@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from engine.migrations import ledger
-from engine.migrations.drive import drive
+from engine.migrations.drive import Silent, drive
 from engine.migrations.errors import (
     MigrationRefused,
 )
@@ -226,6 +226,28 @@ def test_a_run_that_is_interrupted_is_no_longer_running(tmp_path: Path) -> None:
         (left,) = world.ledger.runs("shop")
         assert (left.state, left.note) == (RunState.UNFINISHED, "interrupted")
         gate.set()
+        assert (await drive(await world.runner(), world.request())).state is RunState.DONE
+        world.check()
+
+    in_world(tmp_path, scenario)
+
+
+class _Unread(Silent):
+    """As a console is whose output goes into `head -n 1`."""
+
+    def on_statement(self, progress: Progress) -> None:
+        raise BrokenPipeError
+
+
+def test_a_run_that_nobody_reads_any_more_is_no_longer_running(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        runner = await world.runner()
+        with pytest.raises(BrokenPipeError):
+            await drive(runner, world.request(), listener=_Unread())
+        (left,) = world.ledger.runs("shop")
+        assert (left.state, left.note) == (RunState.UNFINISHED, "interrupted")
+        await runner.keeper.close()
         assert (await drive(await world.runner(), world.request())).state is RunState.DONE
         world.check()
 
