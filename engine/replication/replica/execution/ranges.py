@@ -65,8 +65,6 @@ async def replace_range(ctx: ReplicaContext, queued: QueuedEntry) -> None:
     span = queued.dropped_range
     if span is not None:
         await _clear_the_way(ctx, queued, span)
-    for part in action.results:
-        await ctx.in_flight.settled(part)
     active = ActivePartSet(ctx.store.active)
     wanted = [
         (source, result, checksum)
