@@ -3,6 +3,7 @@
     OnclusterError                what happened · ClickHouse code · what to do next
     ├─ Unavailable                nothing happened: try again
     │   ├─ KeeperUnavailable        no session with Keeper can be had
+    │   │   └─ KeeperFull             because it takes no writes
     │   ├─ NodeUnavailable          a node refuses connections
     │   └─ Busy                     somebody else is doing this; says who
     ├─ UnknownOutcome             it may have happened: look, attach, never simply repeat
@@ -66,6 +67,10 @@ class KeeperUnavailable(Unavailable):
     """No session with Keeper can be had."""
 
     default_code = Code.KEEPER_EXCEPTION
+
+
+class KeeperFull(KeeperUnavailable):
+    """Keeper answers and has no room for another session; an operator has to make some."""
 
 
 class NodeUnavailable(Unavailable):

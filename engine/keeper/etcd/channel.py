@@ -2,7 +2,7 @@
 
     LinkLost     the connection broke, the member has no leader, or it answers what nobody understands:
                  whatever was under way has an unknown outcome, and another connection is needed
-    EtcdRefuses  a definite no; nothing was done
+    EtcdRefuses  a definite no; nothing was done. But see `EtcdRefuses.is_full`
 
 A channel never connects again by itself. It has its own TCP connection, so that the end of one is not the end
 of another's.
@@ -66,7 +66,8 @@ class EtcdRefuses(Exception):
 
     @property
     def is_full(self) -> bool:
-        """The quota of its storage is used up; only an operator can help."""
+        """The quota of its storage is used up; only an operator can help. etcd says so, too, of a request
+        that it has carried out while it noticed; every later one that writes is refused for this reason."""
         return "space exceeded" in self.text
 
     @property

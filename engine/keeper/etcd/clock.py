@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from engine.env import Env
 from engine.keeper.etcd import messages
-from engine.keeper.etcd.channel import EtcdChannel
+from engine.keeper.etcd.channel import EtcdChannel, EtcdRefuses
 from engine.keeper.etcd.layout import Layout
 
 TICK_S = 5.0
@@ -58,6 +58,13 @@ class Clock:
         held = messages.Compare(result=0, target=4, key=key, lease=session_id)
         free = messages.TxnRequest(compare=[messages.compare_created(key, 0)], success=[put])
         request = messages.TxnRequest(compare=[held], success=[put], failure=[messages.txn_op(free)])
-        answer = await channel.call(messages.TXN, request)
+        try:
+            answer = await channel.call(messages.TXN, request)
+        except EtcdRefuses as refused:
+            if not refused.is_full:
+                raise
+            # A session outlives that. Whether it holds the clock now, the next tick will tell.
+            self._is_held = True
+            return
         self._is_held = bool(answer.succeeded or answer.responses[0].response_txn.succeeded)
         self.is_free = False

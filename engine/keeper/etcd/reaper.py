@@ -5,7 +5,8 @@ the lease, for etcd would remove them without the parents' counts and without an
 alive sees the key go, and whoever comes first removes all nodes of the session in one transaction. Nothing
 can be added meanwhile: every write of a session compares its key.
 
-When nobody is alive to see it, the next session to begin does it before it reads anything.
+When nobody is alive to see it, the next session to begin does it before it reads anything. While etcd is full
+nobody can; whoever has seen it tries again until there is room.
 """
 
 from __future__ import annotations
@@ -15,16 +16,18 @@ import logging
 from collections.abc import Callable
 
 from engine.env import Env
+from engine.errors import ConnectionLoss
 from engine.keeper.etcd import messages
 from engine.keeper.etcd.layout import Layout
 from engine.keeper.etcd.overlay import EndSession
-from engine.keeper.etcd.store import Store
+from engine.keeper.etcd.store import EtcdFull, Store
 from engine.keeper.tree import Caller
 
 log = logging.getLogger(__name__)
 
 _SPREAD_S = 0.05
 """Those who see a session end do not all begin at once."""
+_FULL_PAUSE_S = 5.0
 
 
 class Reaper:
@@ -45,7 +48,9 @@ class Reaper:
         while True:
             session_id = await self._ended.get()
             await self._env.sleep(self._env.rng.uniform(0, _SPREAD_S))
-            await self.reap(session_id)
+            if not await self.reap(session_id):
+                await self._env.sleep(_FULL_PAUSE_S * self._env.rng.uniform(0.5, 1.0))
+                self._ended.put_nowait(session_id)
 
     async def sweep(self) -> None:
         """Remove what ended sessions have left while nobody was there. Raises as `run`."""
@@ -59,18 +64,23 @@ class Reaper:
         entries, sessions = answers.ranges
         owners = {layout.ephemeral_of(kv.key)[0] for kv in entries}
         for session_id in owners - {layout.session_of(kv.key) for kv in sessions}:
-            await self.reap(session_id)
+            if not await self.reap(session_id):
+                self._ended.put_nowait(session_id)
 
-    async def reap(self, session_id: int) -> None:
-        """Remove the nodes of a session that has ended. Raises as `run`."""
+    async def reap(self, session_id: int) -> bool:
+        """Remove the nodes of a session that has ended. False: etcd is full. Raises as `run`."""
         paths = await self.paths_of(session_id)
         if paths:
             caller = Caller(session_id, frozenset(), self._now_ms())
             written = await self._store.write([EndSession(session_id, paths)], lambda: caller)
+            if isinstance(written.error, EtcdFull | ConnectionLoss):
+                log.warning("keeper.etcd_not_yet_reaped session=%#x why=%s", session_id, written.error)
+                return False
             if written.error is not None:
                 log.error("keeper.etcd_not_reaped session=%#x why=%s", session_id, written.error)
             else:
                 log.info("keeper.etcd_reaped session=%#x nodes=%d", session_id, len(paths))
+        return True
 
     async def paths_of(self, session_id: int) -> tuple[str, ...]:
         """A session's ephemeral nodes. Raises as `run`."""

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from engine.errors import AuthFailed, KeeperAnswer, NoAuth, NoNode
+from engine.errors import AuthFailed, ConnectionLoss, KeeperAnswer, NoAuth, NoNode
 from engine.keeper.base import Children, Node
 from engine.keeper.etcd import messages
 from engine.keeper.etcd.call import EtcdCall
@@ -181,7 +181,9 @@ class Requests:
         if self._feed.is_following:
             await self._feed.reached(written.event_revision)
         self._session.saw(written.event_revision)
-        if written.error is not None:
+        if isinstance(written.error, ConnectionLoss):
+            call.fail(written.error)
+        elif written.error is not None:
             self._refuse(call, written.error)
         else:
             call.answer(written.results if is_multi else written.results[0])

@@ -10,7 +10,7 @@ from typing import Any
 
 from engine.config.model import Etcd
 from engine.env import Env
-from engine.errors import KeeperUnavailable, OnclusterError
+from engine.errors import KeeperFull, KeeperUnavailable, OnclusterError
 from engine.keeper.attempts import Attempt, Attempts
 from engine.keeper.base import Acl, EventType, Keeper, Watch, WatchEvent
 from engine.keeper.etcd.call import EtcdCall
@@ -18,7 +18,7 @@ from engine.keeper.etcd.channel import EtcdChannel, EtcdRefuses, LinkLost
 from engine.keeper.etcd.clock import Clock
 from engine.keeper.etcd.layout import Layout
 from engine.keeper.etcd.link import Link
-from engine.keeper.etcd.store import Remembered, SessionOver
+from engine.keeper.etcd.store import MAKE_ROOM, Remembered, SessionOver
 from engine.keeper.link import LinkState
 from engine.keeper.remote_session import CLOSE_PATIENCE_S, RemoteSession
 from engine.keeper.session import RequestKind
@@ -121,10 +121,7 @@ class EtcdSession(RemoteSession[EtcdCall]):
                 self._last_error = f"{attempt.host}: {refused.text}"
                 log.warning("keeper.etcd_refuses host=%s why=%s", attempt.host, refused.text)
                 if not self._first_connection.done():
-                    where = f"{attempt.host}:{attempt.port}"
-                    self._first_connection.set_exception(
-                        KeeperUnavailable(f"etcd at {where} refuses a session: {refused.text}.")
-                    )
+                    self._first_connection.set_exception(_no_session(attempt, refused))
                     return
 
     def _on_life_end(self, life: asyncio.Task[None]) -> None:
@@ -209,3 +206,10 @@ class EtcdSession(RemoteSession[EtcdCall]):
                 call.watch(WatchEvent(type_, self._outside(path)))
                 return
         self.armed.add(key, call.watch)
+
+
+def _no_session(attempt: Attempt, refused: EtcdRefuses) -> KeeperUnavailable:
+    said = f"etcd at {attempt.host}:{attempt.port} refuses a session: {refused.text}."
+    if refused.is_full:
+        return KeeperFull(said, hint=f"It is full: {MAKE_ROOM}.")
+    return KeeperUnavailable(said)

@@ -15,6 +15,10 @@ under way once a later one has begun: a session's requests are executed in their
 
 Writers that meet on one node wait at random before they try again, longer the more of them there have been;
 who has failed often goes ahead at once. Those who only take numbers of one parent need not wait (`turns`).
+
+When etcd's space runs out it says *full* also of what it has carried out. So it is asked again: as long as
+everything holds that the write compares nothing was done, for each write changes some of it. Else its outcome
+is unknown.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.env import Env
-from engine.errors import BadArguments, KeeperAnswer, NoAuth
+from engine.errors import BadArguments, ConnectionLoss, KeeperAnswer, NoAuth
 from engine.keeper.base import OpResult
 from engine.keeper.etcd import messages
 from engine.keeper.etcd.changes import pack_changes
@@ -50,20 +54,25 @@ _REMEMBERED_BYTES = 4096
 _PATIENT_TRIES = 8
 """So often a writer waits before it tries again."""
 _BUSY_PAUSE_S = 0.05
+MAKE_ROOM = "compact and defragment it, then disarm its alarm"
 
 
 class SessionOver(Exception):
     """etcd knows the session no longer."""
 
 
+class EtcdFull(BadArguments):
+    """Nothing was done, and nothing that writes will be before somebody makes room."""
+
+
 @dataclass(frozen=True, slots=True)
 class Written:
     """What a write came to. `event_revision`: watches are to be told up to there first. `error` is the tree's
-    answer in place of results."""
+    answer in place of results; ConnectionLoss: nobody knows whether it was carried out."""
 
     results: list[OpResult]
     event_revision: int
-    error: KeeperAnswer | None = None
+    error: KeeperAnswer | ConnectionLoss | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +110,11 @@ class Alone:
 
     request: Any
     turns: tuple[Turn]
+
+    @property
+    def premises(self) -> list[Any]:
+        """Comparisons that do not hold any more once it was carried out."""
+        return list(self.request.compare)
 
     def outcome(self, answer: Any) -> tuple[Turn | None, Any]:
         return self.turns[0] if answer.succeeded else None, answer.responses
@@ -241,6 +255,8 @@ class Store:
             answer = await self._call(prepared.request)
         except EtcdRefuses as refused:
             error = as_answer(refused, writing.requests[0].path)
+            if refused.is_full:
+                return await self._refused_as_full(prepared, error)
             return Written([], max(writing.event_revision, 0), error)
         turn, responses = prepared.outcome(answer)
         revision = answer.header.revision
@@ -257,6 +273,16 @@ class Store:
         if giver is None:
             await self._give_way(writing.tries, self._env.monotonic_s() - began_s)
         return None
+
+    async def _refused_as_full(self, prepared: InTurn | Alone, error: KeeperAnswer) -> Written:
+        reads = self._guard_reads()
+        answer = await self._call(
+            messages.TxnRequest(compare=prepared.premises, success=reads, failure=reads)
+        )
+        event_revision = self._look_at_guard(answer.responses)
+        if answer.succeeded:
+            return Written([], event_revision, error)
+        return Written([], event_revision, ConnectionLoss(f"Nobody knows whether it was done: {error}"))
 
     def _take_what_is_there(
         self,
@@ -363,9 +389,7 @@ def _flat(responses: Iterable[Any]) -> Iterator[Any]:
 def as_answer(refused: EtcdRefuses, path: str) -> KeeperAnswer:
     """etcd's no to a request of the session, in the words of the tree."""
     if refused.is_full:
-        return BadArguments(
-            path, f"etcd is full ({refused.text}): compact and defragment it, then disarm its alarm"
-        )
+        return EtcdFull(path, f"etcd is full ({refused.text}): {MAKE_ROOM}")
     if "permission denied" in refused.text:
         return NoAuth(path, "etcd gives its user no permission")
     if "too many operations" in refused.text:

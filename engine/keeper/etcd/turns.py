@@ -47,6 +47,12 @@ class InTurn:
     request: Any
     turns: Sequence[Turn]
 
+    @property
+    def premises(self) -> list[Any]:
+        """Comparisons that do not hold any more once it was carried out. The count only grows: as long as it
+        is what the first turn waits for, it was nobody's."""
+        return [*self.request.compare, *self.request.success[0].request_txn.compare]
+
     def outcome(self, answer: Any) -> tuple[Turn | None, Any]:
         """Whose turn it was, None if nobody's; and the answers of its operations, or those of the reads."""
         if answer.succeeded:

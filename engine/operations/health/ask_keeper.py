@@ -18,6 +18,7 @@ from engine.errors import (
     BadArguments,
     ConfigError,
     KeeperAnswer,
+    KeeperFull,
     MalformedEntry,
     NoAuth,
     OnclusterError,
@@ -52,6 +53,8 @@ async def ask_keeper(site: Site, paths: Collection[str]) -> KeeperFacts:
                 clock, not_said = await _clock(site, keeper)
             except BadArguments as refusal:
                 return KeeperFacts(latency_ms=latency_ms, tables=tables, takes_no_writes=str(refusal))
+    except KeeperFull as error:
+        return KeeperFacts(error=str(error), takes_no_writes=str(error))
     except OnclusterError as error:
         return KeeperFacts(error=str(error))
     except TimeoutError:

@@ -15,7 +15,7 @@ def check_keeper(facts: ClusterFacts, settings: HealthSettings) -> Iterator[Find
     """KEEPER_DOWN, KEEPER_SLOW, KEEPER_FULL, NOT_CHECKED."""
     keeper = facts.keeper
     silent = [server.address for server in keeper.servers if not server.is_answering]
-    if not keeper.is_answering:
+    if not keeper.is_answering and not keeper.takes_no_writes:
         yield finding(
             facts,
             FindingKind.KEEPER_DOWN,
@@ -40,8 +40,8 @@ def check_keeper(facts: ClusterFacts, settings: HealthSettings) -> Iterator[Find
             FindingKind.KEEPER_FULL,
             Severity.CRITICAL,
             f"Keeper takes no writes: {shortened(keeper.takes_no_writes)}",
-            "Raise its quota (setquota), then make room. Until then inserts and ON CLUSTER are refused, and "
-            "what is begun waits; it goes on by itself.",
+            "Raise its quota (setquota; of etcd: compact, defragment, disarm its alarm), then make room. "
+            "Until then inserts and ON CLUSTER are refused, and what is begun waits; it goes on by itself.",
         )
     yield from _speed(facts, settings)
     most = max((server.figures.get("znodes", 0) for server in keeper.servers), default=0)

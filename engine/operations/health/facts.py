@@ -235,7 +235,8 @@ class KeeperServerFacts:
 @dataclass(frozen=True, slots=True)
 class KeeperFacts:
     """What Keeper said through our session. With `error` there is nothing else but the servers.
-    `takes_no_writes` is its answer to a write where that was a no, though we have the right: a quota."""
+    `takes_no_writes` is its answer to a write where that was a no, though we have the right: a quota; with
+    `error`, too, its answer to our asking for a session."""
 
     error: str = ""
     takes_no_writes: str = ""

@@ -185,6 +185,13 @@ def test_a_keeper_that_takes_no_writes_is_full_and_not_down():
     assert refusal in found.what and "setquota" in found.advice
 
 
+def test_a_keeper_without_room_for_our_session_is_full_and_not_down():
+    refusal = "etcd at e:2379 refuses a session: database space exceeded."
+    facts = cluster(host(1), keeper=KeeperFacts(error=refusal, takes_no_writes=refusal))
+    assert about(facts)[0] == (K.KEEPER_FULL, "critical")
+    assert K.KEEPER_DOWN not in dict(about(facts))
+
+
 # --- replicas that are not there ----------------------------------------------------------------------------
 
 
