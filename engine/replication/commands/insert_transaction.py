@@ -16,8 +16,10 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 
 from engine.errors import (
+    BadArguments,
     Code,
     ConnectionLoss,
+    KeeperAnswer,
     KeeperUnavailable,
     MultiFailed,
     NodeExists,
@@ -156,6 +158,9 @@ class InsertTransaction:
         except MultiFailed as failed:
             self._is_in_doubt = False
             raise self._refusal(failed) from failed
+        except KeeperAnswer:  # of the request as a whole: etcd is full
+            self._is_in_doubt = False
+            raise
         except (ConnectionLoss, OperationTimeout, SessionExpired) as error:
             self._was_in_doubt = True
             log.info("replication.insert_in_doubt table=%s parts=%s", self._ctx.name, self._names)
@@ -240,7 +245,7 @@ class InsertTransaction:
 
     async def _find_out(self) -> bool:
         """Whether the transaction was executed; if not, it cannot be any more. Raises SqlError 319 when
-        Keeper stays away longer than the insert's retries last, and at once when the table ends."""
+        Keeper stays away, or full, longer than the insert's retries last, and at once when the table ends."""
         ctx, attempt = self._ctx, 0
         while True:
             attempt += 1
@@ -250,7 +255,13 @@ class InsertTransaction:
                 if was_executed is None:
                     raise unknown_status(ctx, "the table is being detached, dropped or replaced")
                 return was_executed
-            except (ConnectionLoss, OperationTimeout, SessionExpired, KeeperUnavailable) as error:
+            except (
+                ConnectionLoss,
+                OperationTimeout,
+                SessionExpired,
+                KeeperUnavailable,
+                BadArguments,  # of an etcd that is full: not even the lock can be removed
+            ) as error:
                 if attempt > self._max_retries:
                     raise unknown_status(ctx, f"Keeper does not answer: {error}") from error
             taken_s = ctx.env.monotonic_s() - began_s

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import enum
 import random
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from engine.errors import Code, ConnectionLoss, OnclusterError, SqlError
-from engine.keeper.base import Op, OpResult, Remove
+from engine.errors import BadArguments, Code, ConnectionLoss, OnclusterError, SqlError
+from engine.keeper.base import ANY_VERSION, Op, OpResult, Remove
 from engine.keeper.faults import FaultPlan
 from engine.keeper.session import RequestKind
 from engine.keeper.tree import Caller
@@ -337,6 +338,39 @@ def test_whatever_keeper_does_each_acknowledged_row_is_there_once(seed: int) -> 
     run(main, seed=seed)
 
 
+def test_a_commit_that_keeper_refuses_as_a_whole_is_no_doubt() -> None:
+    """As an etcd does that is full: not one operation of it was refused."""
+
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica()
+        await insert(replica, 0)
+        fill_before_nth_multi(replica, 2)
+        with pytest.raises(BadArguments, match="full"):
+            await insert(replica, 1)
+        assert not replica.ctx.parts_to_check and not replica.store.staged
+        make_room(replica)
+        await insert(replica, 1)
+        assert replica.values() == [0, 1]
+
+    run(main)
+
+
+def test_a_keeper_that_is_full_behind_a_lost_commit_is_asked_again_until_there_is_room() -> None:
+    """1. The answer to the commit is lost. 2. Keeper does not even remove the lock of the number. 3. Somebody
+    makes room, and the insert finds out."""
+
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica()
+        await insert(replica, 0)
+        lose_nth_multi(bench, replica, 2, Lost.REQUEST)
+        refused = refuse_removals(replica, times=3)
+        (done,) = await insert(replica, 1)
+        assert len(refused) == 3 and str(done.name) == "all_2_2_0" and replica.values() == [0, 1]
+        assert bench.locks() == []
+
+    run(main)
+
+
 # --- helpers ----------------------------------------------------------------------------------------------
 
 
@@ -388,6 +422,45 @@ def lose_nth_multi(
 
     keeper.multi = multi  # type: ignore[method-assign]
     return late
+
+
+def fill_before_nth_multi(replica: Replica, number: int) -> None:
+    """Keeper refuses the replica's `number`-th multi from here on as a whole, and all behind it, until
+    `make_room`."""
+    keeper = replica.ctx.session()
+    plain = keeper.multi
+    count = 0
+
+    async def multi(ops: Sequence[Op]) -> list[OpResult]:
+        nonlocal count
+        count += 1
+        if count < number:
+            return await plain(ops)
+        refuse_removals(replica, times=sys.maxsize)
+        raise BadArguments(ops[0].path, "full")
+
+    keeper.multi = multi  # type: ignore[method-assign]
+
+
+def refuse_removals(replica: Replica, *, times: int) -> list[str]:
+    """The first of the replica's removals from here on; the result is which have been refused."""
+    keeper = replica.ctx.session()
+    plain = keeper.remove
+    refused: list[str] = []
+
+    async def remove(path: str, *, version: int = ANY_VERSION) -> None:
+        if len(refused) < times:
+            refused.append(path)
+            raise BadArguments(path, "full")
+        await plain(path, version=version)
+
+    keeper.remove = remove  # type: ignore[method-assign]
+    return refused
+
+
+def make_room(replica: Replica) -> None:
+    keeper = replica.ctx.session()
+    del keeper.multi, keeper.remove
 
 
 def before_staging(replica: Replica, action: Callable[[], Awaitable[object]]) -> None:
