@@ -8,14 +8,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, TypeVar
 
 from engine.env import Env
 from engine.errors import OnclusterError
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class Startable(ABC):
@@ -46,6 +48,19 @@ def end_if_cancelled() -> None:
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError
+
+
+async def unless_set(event: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
+    """The result of `work`; None when the event is set before, which cancels `work`."""
+    working = asyncio.ensure_future(work)
+    ending = asyncio.ensure_future(event.wait())
+    try:
+        await asyncio.wait((working, ending), return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        for task in (working, ending):
+            task.cancel()
+        await asyncio.gather(working, ending, return_exceptions=True)
 
 
 async def until_done(step: Callable[[], Awaitable[None]], what: str, *, env: Env, pause_s: float) -> None:

@@ -39,11 +39,15 @@ class Progress:
         """Held while definitions change together with their digest in Keeper."""
         self.numbers = asyncio.Lock()
         """Held while an entry gets its number."""
-        self.is_stopping = False
+        self.stopping = asyncio.Event()
         self.restarts = False
         """The session's beginning is to be done again: definitions are compared with Keeper's."""
         self._moved = asyncio.Event()
         self._wake = asyncio.Event()
+
+    @property
+    def is_stopping(self) -> bool:
+        return self.stopping.is_set()
 
     @property
     def is_readonly(self) -> bool:
@@ -65,7 +69,7 @@ class Progress:
         self.note_down("")
 
     def stop(self) -> None:
-        self.is_stopping = True
+        self.stopping.set()
         self.readonly_reason = "it is being stopped"
         self._waits_for_keeper = False
         self.wake()

@@ -31,7 +31,7 @@ from engine.errors import (
 )
 from engine.keeper.base import Keeper
 from engine.keeper.recipes import Signal, try_remove
-from engine.lifetime import end_if_cancelled
+from engine.lifetime import end_if_cancelled, unless_set
 from engine.names import entry_number
 
 log = logging.getLogger(__name__)
@@ -75,7 +75,9 @@ class DatabaseWorker:
         while not progress.is_stopping:
             pause_s = _PAUSE_S
             try:
-                keeper = await replica.holder.get()
+                keeper = await unless_set(progress.stopping, replica.holder.get())
+                if keeper is None:
+                    return
                 await self._begin(keeper)
                 await self._follow(keeper)
                 pause_s = 0.0

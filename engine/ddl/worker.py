@@ -68,6 +68,7 @@ from engine.errors import (
 )
 from engine.keeper.base import Keeper, KeeperFactory
 from engine.keeper.recipes import create_ancestors
+from engine.lifetime import unless_set
 from engine.names import HostId, entry_number
 from engine.sql import runs_once_per_shard
 
@@ -81,7 +82,8 @@ FIRST_RETRY_PAUSE_S = 0.3
 TRIES_OF_A_DEFECT = 10
 """So often, which takes half a minute, a statement is tried that the program itself fails at: what it means
 for one table must not hold up all others."""
-RECONNECT_PAUSE_S = 0.2
+RECONNECT_PAUSE_S, LONGEST_RECONNECT_PAUSE_S = 0.2, 2.0
+"""Doubled as long as there is no session: who refuses one answers at once."""
 _CLOSE_TIMEOUT_S = 5.0
 
 
@@ -147,15 +149,19 @@ class DDLWorker:
         the program."""
         await self._runner.load()
         keeper: Keeper | None = None
+        reconnect_pause_s = RECONNECT_PAUSE_S
         try:
             while not self._memory.is_stopping:
                 try:
                     if keeper is None or keeper.is_expired:
-                        keeper = await self._factory()
-                    await self._serve(keeper)
+                        keeper = await unless_set(self._memory.stopping, self._opened())
+                    if keeper is not None:
+                        reconnect_pause_s = RECONNECT_PAUSE_S
+                        await self._serve(keeper)
                 except (ConnectionLoss, SessionExpired, OperationTimeout, KeeperUnavailable) as error:
                     logger.warning("ddl.worker_reconnects error=%s", error)
-                    await self._pause(RECONNECT_PAUSE_S)
+                    await self._pause(reconnect_pause_s)
+                    reconnect_pause_s = min(2 * reconnect_pause_s, LONGEST_RECONNECT_PAUSE_S)
                 except (Corrupt, ConfigError):
                     raise
                 except KeeperAnswer as error:
@@ -176,7 +182,7 @@ class DDLWorker:
 
     def stop(self) -> None:
         """End `run` soon. A statement under way is not interrupted; `drain` waits for it."""
-        self._memory.is_stopping = True
+        self._memory.stopping.set()
         self._memory.wake.set()
 
     async def drain(self) -> None:
@@ -353,6 +359,9 @@ class DDLWorker:
     def _check_session(self, keeper: Keeper) -> None:
         if keeper.is_expired:
             raise SessionExpired("The Keeper session is over")
+
+    async def _opened(self) -> Keeper:
+        return await self._factory()
 
     async def _pause(self, longest_s: float) -> None:
         await self._env.sleep(longest_s * self._env.rng.uniform(0.5, 1.0))

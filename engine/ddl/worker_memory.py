@@ -39,8 +39,12 @@ class WorkerMemory:
     max_entry: int = -1
     latest_executed: int = -1
     wake: asyncio.Event = field(default_factory=asyncio.Event)
-    is_stopping: bool = False
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
     topology_serial: int = 0
+
+    @property
+    def is_stopping(self) -> bool:
+        return self.stopping.is_set()
 
     def settle(self, name: str) -> None:
         self.settled.add(name)

@@ -17,6 +17,7 @@ from engine.env import Env
 from engine.errors import Code, SqlError, UnknownOutcome
 from engine.keeper.base import Keeper
 from engine.keeper.recipes import SessionHolder
+from engine.lifetime import unless_set
 from engine.names import TableName
 from engine.replication.bandwidth import Bandwidth, PacedReceiver
 from engine.replication.fetching import Agreed, PartFetcher, PartReceiver
@@ -220,15 +221,7 @@ class ReplicaContext:
 
     async def unless_ending(self, work: Coroutine[Any, Any, T]) -> T | None:
         """The result of `work`; None when the table ends before, which cancels `work`."""
-        working = asyncio.ensure_future(work)
-        ending = asyncio.ensure_future(self.ending.wait())
-        try:
-            await asyncio.wait((working, ending), return_when=asyncio.FIRST_COMPLETED)
-            return working.result() if working.done() else None
-        finally:
-            for task in (working, ending):
-                task.cancel()
-            await asyncio.gather(working, ending, return_exceptions=True)
+        return await unless_set(self.ending, work)
 
     async def any_session_until_end(self) -> Keeper:
         """A session of the node, whether or not there is a term, for looking what became of something.

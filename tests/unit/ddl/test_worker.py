@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import pathlib
@@ -13,8 +14,8 @@ from engine.ddl.entry import DDLLogEntry
 from engine.ddl.identity import FixedResolver
 from engine.ddl.initiator import without_token
 from engine.ddl.status import ExecutionStatus
-from engine.errors import Code
-from engine.keeper.base import OPEN_ACL, Acl
+from engine.errors import Code, KeeperUnavailable
+from engine.keeper.base import OPEN_ACL, Acl, Keeper
 from engine.keeper.recipes import remove_recursive
 from engine.names import TableName
 from tests.unit.ddl.support import PATHS, PORT, Bench, host, listen, run, status_on, topology
@@ -287,3 +288,39 @@ def test_a_worker_finds_itself_behind_another_name() -> None:
         assert await status_on(bench, name, "alias") == ExecutionStatus()
 
     run(main, "a")
+
+
+def test_a_worker_that_waits_for_keeper_ends_without_waiting_longer() -> None:
+    async def main(bench: Bench) -> None:
+        asked = asyncio.Event()
+
+        async def never() -> Keeper:
+            asked.set()
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        bench.start("a")
+        bench.workers["a"]._factory = never
+        await asked.wait()
+        began_s = bench.env.monotonic_s()
+        await bench.stop("a")
+        assert bench.env.monotonic_s() == began_s
+
+    run(main)
+
+
+def test_a_keeper_that_refuses_sessions_at_once_is_asked_less_and_less_often() -> None:
+    async def main(bench: Bench) -> None:
+        asked = 0
+
+        async def refuse() -> Keeper:
+            nonlocal asked
+            asked += 1
+            raise KeeperUnavailable("full")
+
+        bench.start("a")
+        bench.workers["a"]._factory = refuse
+        await bench.env.sleep(60)
+        assert 30 <= asked < 70
+
+    run(main)
