@@ -154,7 +154,7 @@ def prepare(
         raise SqlError(Code.NOT_IMPLEMENTED, "Unsupported type of ALTER query")
     cluster = _find_cluster(statement, topology, queue)
     sql = _fill_in_cluster_name(sql, statement, cluster.name)
-    sql = _fill_in_database(sql, cluster, current_database)
+    sql = fill_in_database(sql, cluster, current_database)
     if cluster.is_circular:
         _check_replicated_path(statement, sql)
     if shared_uuid is not None and version > OLDEST_VERSION:
@@ -232,7 +232,8 @@ def _fill_in_cluster_name(sql: str, statement: Statement, name: str) -> str:
     return sql if statement.on_cluster == name else with_on_cluster(sql, name)
 
 
-def _fill_in_database(sql: str, cluster: Cluster, current_database: str) -> str:
+def fill_in_database(sql: str, cluster: Cluster, current_database: str) -> str:
+    """`sql` as the queue gets it: with a database for every table that has none. Raises SqlError."""
     if not mentions_empty_database(sql):
         return sql
     has_default = {bool(replica.default_database) for replica in cluster.replicas}

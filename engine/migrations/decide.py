@@ -74,6 +74,7 @@ def attempts_to_send(
     script: Script,
     statement: ScriptStatement,
     *,
+    sql: str,
     known: Sequence[Attempt],
     rows: Sequence[LedgerRow],
     hosts: Sequence[HostId],
@@ -83,6 +84,8 @@ def attempts_to_send(
     cluster: str,
 ) -> list[Attempt]:
     """Those under way, which may not have reached the queue; the first; or the repetition that was asked for.
+
+    `sql` is the statement's text for the ledger.
 
     A repetition goes to the hosts that failed and to no other, once per run: a run that is tried again does
     not repeat its own failure. Raises MigrationRefused when none of them is in the cluster any more, when
@@ -111,7 +114,7 @@ def attempts_to_send(
             line=statement.line,
             statement_checksum=statement.checksum,
             file_checksum=script.checksum,
-            sql=redact(statement.sql),
+            sql=redact(sql),
             hosts=tuple(where),
         )
 

@@ -406,6 +406,7 @@ class MigrationRunner:
             step,
             script,
             statement,
+            sql=self.surroundings.recorded(statement, run.request),
             known=self.ledger.attempts(self.cluster, step.version, step.direction, step.generation),
             rows=self.locked.record(step.version, statement=statement.index).rows_of(statement.index),
             hosts=self.surroundings.prepare(statement, run.request, token="hosts").hosts,

@@ -8,7 +8,7 @@ from uuid import NAMESPACE_URL, uuid5
 
 from engine.config.model import DistributedDdl, Topology
 from engine.ddl.entry import DEFAULT_VERSION
-from engine.ddl.initiator import PreparedStatement, prepare
+from engine.ddl.initiator import PreparedStatement, fill_in_database, prepare
 from engine.errors import Code, SqlError
 from engine.migrations.files import Script, ScriptStatement
 from engine.migrations.model import RunRequest
@@ -87,6 +87,12 @@ class Surroundings:
             prepared.entry, hosts=tuple(dict.fromkeys(host for host in order if host in frozenset(hosts)))
         )
         return replace(prepared, entry=entry, data=entry.to_bytes())
+
+    def recorded(self, statement: ScriptStatement, request: RunRequest) -> str:
+        """Its text for the ledger, with the databases that are meant: who looks there for what concerns a
+        table has neither the options of its file nor those of its run. Raises SqlError as `prepare` does."""
+        cluster = self.topology.cluster(self.cluster_of(statement, parse_statement(statement.sql)))
+        return fill_in_database(statement.sql, cluster, statement.options.database or request.database)
 
 
 ADVICE = {

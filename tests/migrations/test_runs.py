@@ -349,3 +349,20 @@ def test_secrets_reach_neither_the_ledger_nor_its_errors(tmp_path: Path) -> None
 
     files = {"1_u.up.sql": "CREATE USER IF NOT EXISTS u IDENTIFIED BY 'hunter2';"}
     in_world(tmp_path, scenario, files=files)
+
+
+def test_the_ledger_has_the_database_that_is_meant_where_a_statement_names_none(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        await drive(await world.runner(), world.request())
+        texts = {row.statement: row.sql for row in world.ledger.rows("shop")}
+        assert list(texts.values()) == [
+            "CREATE TABLE sales.t (x Int8) ENGINE = Memory",
+            "CREATE TABLE default.u (x Int8) ENGINE = Memory",
+        ]
+
+    files = {
+        "1_a.up.sql": "-- oncluster-next: database=sales\nCREATE TABLE t (x Int8) ENGINE = Memory;\n"
+        "CREATE TABLE u (x Int8) ENGINE = Memory;\n"
+    }
+    in_world(tmp_path, scenario, files=files)

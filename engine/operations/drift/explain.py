@@ -1,7 +1,8 @@
 """Which migration explains a drift: what the ledger has of the object on that host. Reads only.
 
 The last statement that concerns the object and is not done on the host is the explanation; when all are done
-there and on the others, the host was changed since, outside of migrations.
+there and on the others, the host was changed since, outside of migrations. Where this cluster's migrations
+say nothing of the object, those of another cluster of the host are asked.
 """
 
 from __future__ import annotations
@@ -42,14 +43,22 @@ def read_ledger(url: str, cluster: str, env: Env) -> LedgerView:
         return LedgerView({}, f"The ledger was not read: {error}")
 
 
-def explained(drifts: Iterable[Drift], ledger: LedgerView) -> tuple[Drift, ...]:
-    """Each drift with what the ledger knows of it."""
+def explained(
+    drifts: Iterable[Drift], ledger: LedgerView, others: Mapping[frozenset[HostId], LedgerView]
+) -> tuple[Drift, ...]:
+    """Each drift with what the ledger knows of it. `others` are of other clusters, by their hosts."""
     if ledger.note:
         return tuple(drifts)
-    found = mentions(ledger.records.values())
-    return tuple(
-        replace(drift, explanation=_explanation(drift, found.get(drift.object, []))) for drift in drifts
-    )
+    own = mentions(ledger.records.values())
+    elsewhere = [(hosts, mentions(other.records.values())) for hosts, other in others.items()]
+
+    def of(drift: Drift) -> list[_Mention]:
+        for found in (own, *(found for hosts, found in elsewhere if drift.host in hosts)):
+            if drift.object in found:
+                return found[drift.object]
+        return []
+
+    return tuple(replace(drift, explanation=_explanation(drift, of(drift))) for drift in drifts)
 
 
 @dataclass(frozen=True, slots=True)

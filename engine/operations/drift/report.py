@@ -69,7 +69,8 @@ def drift_report(site: Site, schemas: Schemas) -> DriftReport:
     ledger = read_ledger(site.ledger_url, site.cluster, site.env)
     notes = [*schemas.notes]
     if drifts:
-        drifts = explained(concerning_this_cluster(drifts, ledger, other_ledgers(site)), ledger)
+        others = other_ledgers(site)
+        drifts = explained(concerning_this_cluster(drifts, ledger, others), ledger, others)
         notes += [ledger.note] if ledger.note else []
     for schema in schemas.hosts.values():
         notes += [f"{schema.host.readable}: {gap}; that is not compared." for gap in schema.gaps]

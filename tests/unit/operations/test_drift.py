@@ -321,6 +321,29 @@ def test_what_the_migrations_of_an_overlapping_cluster_make_is_no_drift_outside_
     assert bool(plan.acts) is (is_own and inside == 3)
 
 
+def test_the_migration_of_another_cluster_of_the_host_explains_it_where_this_clusters_say_nothing(tmp_path):
+    without = {"tables": {"d.r": ("ReplicatedMergeTree", REPLICATED)}}
+
+    async def main(env, server):
+        keeper = await server.connect()
+        await plant(keeper)
+        here = site(tmp_path, env, keeper, clients=servers(n1=without))
+        here.ledger_url = str(tmp_path / "ledger.db")
+        other = Cluster("other", (Shard(1, (Replica("n1", 9000), Replica("n2", 9000))),))
+        clusters = {**here.config.topology.clusters, "other": other}
+        here.config = replace(here.config, topology=Topology(clusters, {}))
+        states = {HOSTS[0]: "inactive", HOSTS[1]: "done"}
+        write_ledger(tmp_path / "ledger.db", env, states, cluster="other")
+        report = await check_drift(here)
+        return report, plan_drift_repair(here, report)
+
+    report, plan = simulated(main)
+    [drift] = report.drifts
+    assert (str(drift.object), drift.host.host) == ("d.t", "n1")
+    assert "5_add_b, statement 1, is inactive on n1:9000" in drift.explanation.what
+    assert plan.acts == ()
+
+
 @pytest.mark.parametrize("state", ["running", "inactive", "failed", "expired"])
 def test_a_host_that_has_done_what_most_have_not_is_left_alone(tmp_path, state):
     """A migration is under way, or stands where it failed: to make all hosts alike would undo it."""
