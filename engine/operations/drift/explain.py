@@ -30,6 +30,15 @@ class LedgerView:
     note: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class OtherLedger:
+    """What the migrations of another cluster say, and its hosts."""
+
+    cluster: str
+    hosts: frozenset[HostId]
+    ledger: LedgerView
+
+
 def read_ledger(url: str, cluster: str, env: Env) -> LedgerView:
     """Never makes a ledger where there is none, and raises nothing."""
     if not url:
@@ -44,13 +53,15 @@ def read_ledger(url: str, cluster: str, env: Env) -> LedgerView:
 
 
 def explained(
-    drifts: Iterable[Drift], ledger: LedgerView, others: Mapping[frozenset[HostId], LedgerView]
+    drifts: Iterable[Drift], ledger: LedgerView, others: Iterable[OtherLedger]
 ) -> tuple[Drift, ...]:
-    """Each drift with what the ledger knows of it. `others` are of other clusters, by their hosts."""
+    """Each drift with what the ledger knows of it."""
     if ledger.note:
         return tuple(drifts)
     own = mentions(ledger.records.values())
-    elsewhere = [(hosts, mentions(other.records.values())) for hosts, other in others.items()]
+    elsewhere = [
+        (other.hosts, mentions(other.ledger.records.values(), cluster=other.cluster)) for other in others
+    ]
 
     def of(drift: Drift) -> list[_Mention]:
         for found in (own, *(found for hosts, found in elsewhere if drift.host in hosts)):
@@ -68,10 +79,12 @@ class _Mention:
     record: MigrationRecord
     statement: int
     rows: Mapping[HostId, LedgerRow]
+    cluster: str = ""
+    """Another one than that which is looked at."""
 
 
-def mentions(records: Iterable[MigrationRecord]) -> dict[ObjectName, list[_Mention]]:
-    """By object, in the order of migrations and statements."""
+def mentions(records: Iterable[MigrationRecord], *, cluster: str = "") -> dict[ObjectName, list[_Mention]]:
+    """By object, in the order of migrations and statements. `cluster` is named where it is another one."""
     found: dict[ObjectName, list[_Mention]] = {}
     for record in records:
         by_statement: dict[int, dict[HostId, LedgerRow]] = {}
@@ -80,7 +93,7 @@ def mentions(records: Iterable[MigrationRecord]) -> dict[ObjectName, list[_Menti
         for statement, rows in sorted(by_statement.items()):
             sql = next(iter(rows.values())).sql
             for name in dict.fromkeys(_objects_of(sql)):
-                found.setdefault(name, []).append(_Mention(record, statement, rows))
+                found.setdefault(name, []).append(_Mention(record, statement, rows, cluster))
     return found
 
 
@@ -143,7 +156,8 @@ def _told(mention: _Mention, state: str, what: str, row: LedgerRow | None = None
 def _title(mention: _Mention) -> str:
     direction = " down" if mention.record.direction is Direction.DOWN else ""
     record = mention.record
-    return f"Migration {record.version}_{record.title}{direction}, statement {mention.statement},"
+    where = f" of {mention.cluster}" if mention.cluster else ""
+    return f"Migration {record.version}_{record.title}{direction}{where}, statement {mention.statement},"
 
 
 def _not_done(mention: _Mention, row: LedgerRow) -> str:

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from engine.names import HostId
-from engine.operations.drift.explain import LedgerView, mentions, read_ledger
+from engine.operations.drift.explain import LedgerView, OtherLedger, mentions, read_ledger
 from engine.operations.drift.model import Drift, DriftKind, ObjectName
 from engine.operations.site import Site
 
 
-def other_ledgers(site: Site) -> dict[frozenset[HostId], LedgerView]:
-    """What the migrations of the other clusters with hosts of this one say, by their hosts."""
-    found: dict[frozenset[HostId], LedgerView] = {}
-    for name, cluster in site.config.topology.clusters.items():
-        hosts = frozenset(cluster.host_ids)
-        if name != site.cluster and hosts & set(site.hosts):
-            known = found.get(hosts, LedgerView({}))
-            read = read_ledger(site.ledger_url, name, site.env).records
-            records = dict(enumerate([*known.records.values(), *read.values()]))
-            found[hosts] = LedgerView(records)
-    return found
+def other_ledgers(site: Site) -> tuple[OtherLedger, ...]:
+    """What the migrations of the other clusters with hosts of this one say."""
+    return tuple(
+        OtherLedger(name, frozenset(cluster.host_ids), read_ledger(site.ledger_url, name, site.env))
+        for name, cluster in site.config.topology.clusters.items()
+        if name != site.cluster and set(cluster.host_ids) & set(site.hosts)
+    )
 
 
 def objects_of_others(site: Site) -> frozenset[ObjectName]:
@@ -30,10 +26,10 @@ def objects_of_others(site: Site) -> frozenset[ObjectName]:
 
 
 def concerning_this_cluster(
-    drifts: Iterable[Drift], ledger: LedgerView, others: Mapping[frozenset[HostId], LedgerView]
+    drifts: Iterable[Drift], ledger: LedgerView, others: Iterable[OtherLedger]
 ) -> tuple[Drift, ...]:
     """Without what lacks on a host, or is there alone, because the migrations of another cluster make it, and
-    this cluster's do not. `others` have the hosts of theirs."""
+    this cluster's do not."""
     wanted = _wanted_elsewhere(ledger, others)
 
     def is_meant(drift: Drift) -> bool:
@@ -51,14 +47,12 @@ def concerning_this_cluster(
     return tuple(drift for drift in drifts if not is_meant(drift))
 
 
-def _wanted_elsewhere(
-    ledger: LedgerView, others: Mapping[frozenset[HostId], LedgerView]
-) -> dict[ObjectName, set[HostId]]:
+def _wanted_elsewhere(ledger: LedgerView, others: Iterable[OtherLedger]) -> dict[ObjectName, set[HostId]]:
     """By object, the hosts of the clusters that make it."""
     own = mentions(ledger.records.values())
     wanted: dict[ObjectName, set[HostId]] = {}
-    for hosts, other in others.items():
-        for name in mentions(other.records.values()):
+    for other in others:
+        for name in mentions(other.ledger.records.values()):
             if name not in own:
-                wanted.setdefault(name, set()).update(hosts)
+                wanted.setdefault(name, set()).update(other.hosts)
     return wanted

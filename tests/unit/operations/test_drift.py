@@ -340,7 +340,7 @@ def test_the_migration_of_another_cluster_of_the_host_explains_it_where_this_clu
     report, plan = simulated(main)
     [drift] = report.drifts
     assert (str(drift.object), drift.host.host) == ("d.t", "n1")
-    assert "5_add_b, statement 1, is inactive on n1:9000" in drift.explanation.what
+    assert "5_add_b of other, statement 1, is inactive on n1:9000" in drift.explanation.what
     assert plan.acts == ()
 
 
