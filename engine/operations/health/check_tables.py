@@ -39,9 +39,13 @@ def check_tables(facts: ClusterFacts, settings: HealthSettings) -> Iterator[Find
 def _host_without_it(
     facts: ClusterFacts, path: str, replica: RegisteredReplica, homes: Homes
 ) -> HostId | None:
-    """The host that should run the replica and does not have it, if every host of its shard was asked."""
+    """The host that should run the replica and does not have it, if every host of its shard was asked. Not
+    one that has the table as another replica, since its `{replica}` was changed: nothing is lost there."""
     home = homes.home_of(path, replica)
     if home is None or replica.is_active or facts.told_of(path, replica.name) is not None:
+        return None
+    own = facts.hosts[home].replica(replica.table)
+    if own is not None and own.path == path:
         return None
     shard = {home, *facts.shards.get(facts.shard_of(home), ())}
     is_known = all(facts.hosts[host].knows_replicas for host in shard if host in facts.hosts)

@@ -202,6 +202,15 @@ def test_a_registered_replica_whose_host_does_not_have_the_table_is_lost():
     assert finding.evidence["is_table_missing"] == "yes"
 
 
+def test_a_replica_is_not_called_lost_where_its_host_has_the_table_as_another_replica():
+    """Its `{replica}` was changed and the table made again: an operator is not told of a lost disk."""
+    old = registered("old", is_active=False, host=PAIR[0])
+    keeper = KeeperFacts(tables={PATH: table(registered("n1"), registered("n2"), old)})
+    finding = one(cluster(keeper=keeper))
+    assert finding.kind is K.TOO_FEW_REPLICAS
+    assert "inactive: old" in finding.what and "oncluster cleanup" in finding.advice
+
+
 def test_a_replica_is_not_called_lost_while_a_host_of_its_shard_is_silent():
     keeper = KeeperFacts(tables={PATH: table(registered("n1"), registered("n2", is_active=False))})
     facts = cluster(host(2, silence=Silence.DOWN, error="no route", knows_replicas=False), keeper=keeper)
