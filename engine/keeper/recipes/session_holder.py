@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 
 from engine.env import Env
-from engine.errors import KeeperUnavailable, Unavailable, UnknownOutcome
+from engine.errors import KeeperFull, KeeperUnavailable, Unavailable, UnknownOutcome
 from engine.keeper.base import Keeper, KeeperFactory
 
 log = logging.getLogger(__name__)
@@ -48,6 +48,8 @@ class SessionHolder:
         self._opening = asyncio.Lock()
         self._keeper: Keeper | None = None
         self._is_closed = False
+        self._full: KeeperFull | None = None
+        """The last answer, if it was this."""
 
     async def __aenter__(self) -> SessionHolder:
         return self
@@ -71,13 +73,15 @@ class SessionHolder:
 
     async def get(self, *, timeout_s: float | None = None) -> Keeper:
         """A live session; waits for Keeper as long as it takes, or raises KeeperUnavailable after
-        `timeout_s`."""
+        `timeout_s`; KeeperFull where it was that for which there was none."""
         if self._keeper is not None and not self._keeper.is_expired:
             return self._keeper
         try:
             async with asyncio.timeout(timeout_s):
                 return await self._open()
         except TimeoutError:
+            if self._full is not None:
+                raise KeeperFull(self._full.message, hint=self._full.hint) from None
             raise KeeperUnavailable(f"No session with {self._server} within {timeout_s:g} s") from None
 
     async def run(self) -> None:
@@ -106,6 +110,7 @@ class SessionHolder:
                 try:
                     return await self._open_once()
                 except (Unavailable, UnknownOutcome) as error:
+                    self._full = error if isinstance(error, KeeperFull) else None
                     log.warning("keeper.no_session retry_in_s=%.2f reason=%s", pause_s, error)
                 await self._env.sleep(pause_s * self._env.rng.uniform(0.5, 1.0))
                 pause_s = min(pause_s * 2, self._longest_pause_s)
@@ -124,5 +129,5 @@ class SessionHolder:
         log.info(
             "keeper.session_opened session=%#x timeout_s=%g", keeper.session_id, keeper.session_timeout_s
         )
-        self._keeper = keeper
+        self._keeper, self._full = keeper, None
         return keeper

@@ -10,6 +10,7 @@ import pytest
 from engine.errors import (
     Busy,
     ConnectionLoss,
+    KeeperFull,
     KeeperUnavailable,
     MultiFailed,
     NodeExists,
@@ -553,6 +554,23 @@ async def test_a_holder_keeps_trying_while_keeper_is_away(env, server, alice, bo
         assert not opening.done()
         server.start()
         assert not (await opening).is_expired
+
+
+@simulated
+async def test_a_holder_says_that_keeper_is_full_where_that_is_why_there_is_no_session(
+    env, server, alice, bob
+):
+    answers = [KeeperFull("refused.", hint="Make room."), KeeperUnavailable("away")]
+
+    async def refuse():
+        raise answers[0]
+
+    async with SessionHolder(refuse, env, where="zk1:2181") as holder:
+        with pytest.raises(KeeperFull, match=r"refused\. Make room\."):
+            await holder.get(timeout_s=10)
+        del answers[0]
+        with pytest.raises(KeeperUnavailable, match="Keeper at zk1:2181 within 10 s"):
+            await holder.get(timeout_s=10)
 
 
 @simulated
