@@ -18,6 +18,7 @@ import pytest
 from engine.ports import free_ports
 from engine.testing.processes import ChildProcess
 from tests.node.http_client import Http
+from tests.node.latch import Latch
 from tests.node.replicated_database import Three, running_three
 from tests.node.replicated_pair import Pair, running_pair
 from tests.warm import warm
@@ -146,3 +147,10 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Three]:
     """Three nodes for Replicated databases, and a ZooKeeper."""
     with running_three(tmp_path_factory.mktemp("three")) as three:
         yield three
+
+
+@pytest.fixture
+def latch() -> Iterator[Latch]:
+    one = Latch()
+    yield one
+    one.close()

@@ -3,10 +3,8 @@ committed, and what differs or is lost; three real nodes, real ZooKeeper."""
 
 from __future__ import annotations
 
-import http.server
 import itertools
 import threading
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
@@ -14,6 +12,7 @@ import pytest
 from engine.databases.digest import LOST_DIGEST
 from tests.few import each_in_turn, few_first
 from tests.node.http_client import Reply
+from tests.node.latch import Latch
 from tests.node.replicated_database import CREATE, DEFINITIONS, Three
 from tests.node.replicated_pair import eventually, refused, wait_for
 
@@ -299,43 +298,6 @@ def test_a_killed_initiator_leaves_the_same_everywhere(three: Three) -> None:
         eventually(lambda: len({node.query(DEFINITIONS.format(d)) for node in three.nodes.values()}), 1)
         eventually(lambda: len(three.digests(d)), 1)
     assert three.n1.query(f"SELECT k FROM {d}.kept") == "1\n", "no table was moved aside"
-
-
-class Latch:
-    """Rows that a SELECT from `url` waits for, until they are let go."""
-
-    def __init__(self) -> None:
-        self.is_asked, self.go = threading.Event(), threading.Event()
-        latch = self
-
-        class Answer(http.server.BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                latch.is_asked.set()
-                latch.go.wait()
-                self.send_response(200)
-                self.send_header("Content-Length", "2")
-                self.end_headers()
-                self.wfile.write(b"7\n")
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer)
-        self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever).start()
-        self.rows = f"url('http://127.0.0.1:{self._server.server_port}/', TSV, 's UInt64')"
-
-    def close(self) -> None:
-        self.go.set()
-        self._server.shutdown()
-        self._server.server_close()
-
-
-@pytest.fixture
-def latch() -> Iterator[Latch]:
-    one = Latch()
-    yield one
-    one.close()
 
 
 def begin_to_replace(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
 
+from tests.node.latch import Latch
 from tests.node.replicated_pair import OWN_PATH, SMALL, Pair, eventually, refused
 
 pytestmark = pytest.mark.slow
@@ -262,6 +264,25 @@ def test_a_view_whose_target_is_gone_fails_or_is_passed_over(pair: Pair) -> None
     pair.n1.query(f"INSERT INTO {t} VALUES (2)", ignore_materialized_views_with_dropped_target_table="1")
     assert pair.n1.query(f"SELECT * FROM {t} ORDER BY k") == "1\n2\n"
     pair.n1.query("DROP VIEW d.to_goes SYNC")
+
+
+def test_a_view_that_is_dropped_before_its_turn_fails_no_insert(pair: Pair, latch: Latch) -> None:
+    n1, t = pair.n1, pair.table("k UInt64", rest="ORDER BY k")
+    for turn, rest in (("first", f"CROSS JOIN {latch.rows} AS waits"), ("second", "")):
+        n1.query(f"CREATE TABLE d.{turn} (k UInt64) ENGINE = MergeTree ORDER BY k")
+        n1.query(f"CREATE MATERIALIZED VIEW d.{turn}_v TO d.{turn} AS SELECT {t}.k AS k FROM {t} {rest}")
+    with ThreadPoolExecutor(1) as pool:
+        reply = pool.submit(n1.post, f"INSERT INTO {t} VALUES (1)")
+        # 1. The rows are committed, and the first view runs.
+        assert latch.is_asked.wait(120)
+        # 2. There is no second one any more.
+        n1.query("DROP VIEW d.second_v SYNC")
+        n1.query("DROP TABLE d.second SYNC")
+        latch.go.set()
+        # 3. It has its turn.
+        assert reply.result().text == ""
+    assert n1.query(f"SELECT (SELECT count() FROM {t}), (SELECT count() FROM d.first)") == "1\t1\n"
+    n1.query("DROP VIEW d.first_v SYNC")
 
 
 @pytest.mark.parametrize(

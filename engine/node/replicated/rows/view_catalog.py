@@ -25,10 +25,7 @@ WHERE engine IN ('MaterializedView', {", ".join(map(quote_string, sorted(FEEDER_
 _COLUMNS = """
 SELECT database, table, groupArray(name) FROM (
     SELECT database, table, name FROM system.columns
-    WHERE default_kind NOT IN ('MATERIALIZED', 'ALIAS')
-      AND (database, table) IN (
-        SELECT arrayJoin([(database, name), (target_database, target_table)])
-        FROM system.tables WHERE engine = 'MaterializedView')
+    WHERE default_kind NOT IN ('MATERIALIZED', 'ALIAS') AND (database, table) IN ({})
     ORDER BY database, table, position
 ) GROUP BY database, table
 """
@@ -54,8 +51,15 @@ async def _runs(
     for database, table, view_databases, view_tables in await local.rows(_EDGES):
         for view in map(TableName, view_databases, view_tables):
             sources.setdefault(view, []).append(TableName(database, table))
+    # By name, and not of the views that are there by now: the target of one that was detached meanwhile, and
+    # may be there again, has its columns all the same.
+    names = {name for view, _, target, _ in views for name in (view, target)}
+    pairs = ", ".join(
+        f"({quote_string(name.database)}, {quote_string(name.table)})" for name in sorted(names)
+    )
     columns = {
-        TableName(database, table): tuple(names) for database, table, names in await local.rows(_COLUMNS)
+        TableName(database, table): tuple(taken)
+        for database, table, taken in await local.rows(_COLUMNS.format(pairs))
     }
     found = []
     for view, uuid, target, select in views:

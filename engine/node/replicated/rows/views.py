@@ -7,10 +7,11 @@ INSERT. A target may be replicated, and may have views itself.
 
 What happens on failure. The source's rows are committed before the first view runs, and stay. A view that
 fails ends the INSERT with its error (with `materialized_views_ignore_errors` it is only logged), and the
-views behind it do not run. A client that repeats the INSERT is told apart by deduplication: if all of it
-was committed before, views with replicated targets run again under a token made of the blocks, so that each
-takes the rows once whatever happened the first time; views with plain targets, which cannot tell, do not.
-If the node dies between commit and views, the same holds.
+views behind it do not run. One that finds no target because it was itself dropped or detached meanwhile is
+passed over. A client that repeats the INSERT is told apart by deduplication: if all of it was committed
+before, views with replicated targets run again under a token made of the blocks, so that each takes the rows
+once whatever happened the first time; views with plain targets, which cannot tell, do not. If the node dies
+between commit and views, the same holds.
 
 With `deduplicate_blocks_in_dependent_materialized_views = 0` duplicates never reach a view.
 
@@ -55,6 +56,7 @@ _running: ContextVar[tuple[TableName, ...]] = ContextVar(
 )
 
 _COMPUTED = (DefaultKind.MATERIALIZED, DefaultKind.ALIAS)
+_OF_NO_TABLE = (Code.UNKNOWN_TABLE, Code.UNKNOWN_DATABASE)
 
 RunInsert = Callable[[Asked], Awaitable[None]]
 
@@ -150,6 +152,10 @@ class ViewGraph:
                 self._views, self._targets, self._feeders = views, targets, links.feeders
                 self._known = generation
         return self._views.get(source, ())
+
+    async def is_there(self, view: View) -> bool:
+        """Whether it still is, by a question of its own: what drops it may not have said so yet."""
+        return any(each.uuid == view.uuid for each in (await self._read()).views)
 
     async def target_of(self, name: TableName) -> TableName | None:
         """What a materialized view of this name writes to; None if there is none."""
@@ -351,6 +357,8 @@ class ViewPush:
             if flag(settings, "ignore_materialized_views_with_dropped_target_table", False):
                 log.warning("replicated.view_without_target view=%s target=%s", view.name, view.target)
                 return
+            if await self._is_gone(view):
+                return
             raise SqlError(
                 Code.UNKNOWN_TABLE,
                 f"Target table '{view.target}' of view '{view.name}' doesn't exist, or has none of its "
@@ -379,6 +387,8 @@ class ViewPush:
             if flag(settings, "materialized_views_ignore_errors", False):
                 log.warning("replicated.view_failed view=%s error=%s", view.name, error)
                 return
+            if error.code in _OF_NO_TABLE and await self._is_gone(view):
+                return
             raise SqlError(
                 error.code or Code.UNKNOWN_EXCEPTION,
                 f"{error.message}: while pushing to view {view.name}; the rows are in {view.source}",
@@ -387,6 +397,13 @@ class ViewPush:
         finally:
             _running.reset(before)
             await session.close()
+
+    async def _is_gone(self, view: View) -> bool:
+        """Dropped or detached since the INSERT has looked for views, its target perhaps with it."""
+        if await self._graph.is_there(view):
+            return False
+        log.info("replicated.view_gone view=%s source=%s", view.name, view.source)
+        return True
 
 
 async def _none() -> Collection[TableName]:
