@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 
+from tests.few import each_in_turn
 from tests.node.latch import Latch
 from tests.node.replicated_pair import OWN_PATH, SMALL, Pair, eventually, refused
 
@@ -266,23 +267,46 @@ def test_a_view_whose_target_is_gone_fails_or_is_passed_over(pair: Pair) -> None
     pair.n1.query("DROP VIEW d.to_goes SYNC")
 
 
-def test_a_view_that_is_dropped_before_its_turn_fails_no_insert(pair: Pair, latch: Latch) -> None:
-    n1, t = pair.n1, pair.table("k UInt64", rest="ORDER BY k")
+BEFORE_THE_TURN = {
+    "DROP VIEW d.second_v SYNC": "",
+    "DETACH TABLE d.second_v": "",
+    "ALTER TABLE d.second DROP COLUMN v": "1\n",
+    "ALTER TABLE d.second RENAME COLUMN v TO w": "1\t0\n",
+}
+"""What changes a view, or its target, and what is then in the target."""
+
+
+@pytest.mark.parametrize(
+    ("change", "engine"), each_in_turn(BEFORE_THE_TURN, ["ReplicatedMergeTree('/turn/{}', 'r')", "MergeTree"])
+)
+def test_what_changes_before_a_views_turn_fails_no_insert(
+    pair: Pair, latch: Latch, change: str, engine: str
+) -> None:
+    n1, t = pair.n1, pair.table("k UInt64, v UInt8", rest="ORDER BY k")
     for turn, rest in (("first", f"CROSS JOIN {latch.rows} AS waits"), ("second", "")):
-        n1.query(f"CREATE TABLE d.{turn} (k UInt64) ENGINE = MergeTree ORDER BY k")
-        n1.query(f"CREATE MATERIALIZED VIEW d.{turn}_v TO d.{turn} AS SELECT {t}.k AS k FROM {t} {rest}")
+        made = engine.format(f"{t}/{turn}")
+        n1.query(f"CREATE TABLE d.{turn} (k UInt64, v UInt8) ENGINE = {made} ORDER BY k")
+        select = f"SELECT {t}.k AS k, {t}.v AS v FROM {t} {rest}"
+        n1.query(f"CREATE MATERIALIZED VIEW d.{turn}_v TO d.{turn} AS {select}")
     with ThreadPoolExecutor(1) as pool:
-        reply = pool.submit(n1.post, f"INSERT INTO {t} VALUES (1)")
+        reply = pool.submit(n1.post, f"INSERT INTO {t} VALUES (1, 2)")
         # 1. The rows are committed, and the first view runs.
         assert latch.is_asked.wait(120)
-        # 2. There is no second one any more.
-        n1.query("DROP VIEW d.second_v SYNC")
-        n1.query("DROP TABLE d.second SYNC")
+        # 2. The second one is another by now, or is gone, and perhaps its target, too.
+        n1.query(change)
+        expected = BEFORE_THE_TURN[change]
+        if not expected:
+            n1.query("DROP TABLE d.second SYNC")
         latch.go.set()
         # 3. It has its turn.
         assert reply.result().text == ""
     assert n1.query(f"SELECT (SELECT count() FROM {t}), (SELECT count() FROM d.first)") == "1\t1\n"
-    n1.query("DROP VIEW d.first_v SYNC")
+    if expected:
+        assert n1.query("SELECT * FROM d.second") == expected
+    else:
+        n1.post("ATTACH TABLE d.second_v")
+    for name in ("first_v", "second_v", "first", "second"):
+        n1.query(f"DROP TABLE IF EXISTS d.{name} SYNC")
 
 
 @pytest.mark.parametrize(

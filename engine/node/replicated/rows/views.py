@@ -7,11 +7,11 @@ INSERT. A target may be replicated, and may have views itself.
 
 What happens on failure. The source's rows are committed before the first view runs, and stay. A view that
 fails ends the INSERT with its error (with `materialized_views_ignore_errors` it is only logged), and the
-views behind it do not run. One that finds no target because it was itself dropped or detached meanwhile is
-passed over. A client that repeats the INSERT is told apart by deduplication: if all of it was committed
-before, views with replicated targets run again under a token made of the blocks, so that each takes the rows
-once whatever happened the first time; views with plain targets, which cannot tell, do not. If the node dies
-between commit and views, the same holds.
+views behind it do not run. One that does not find what it was to write to, because it was dropped or detached
+or its target altered meanwhile, is passed over or run again. A client that repeats the INSERT is told apart
+by deduplication: if all of it was committed before, views with replicated targets run again under a token
+made of the blocks, so that each takes the rows once whatever happened the first time; views with plain
+targets, which cannot tell, do not. If the node dies between commit and views, the same holds.
 
 With `deduplicate_blocks_in_dependent_materialized_views = 0` duplicates never reach a view.
 
@@ -56,7 +56,7 @@ _running: ContextVar[tuple[TableName, ...]] = ContextVar(
 )
 
 _COMPUTED = (DefaultKind.MATERIALIZED, DefaultKind.ALIAS)
-_OF_NO_TABLE = (Code.UNKNOWN_TABLE, Code.UNKNOWN_DATABASE)
+_OF_OTHERS_THAN_KNOWN = (Code.UNKNOWN_TABLE, Code.UNKNOWN_DATABASE, Code.NO_SUCH_COLUMN_IN_TABLE)
 
 RunInsert = Callable[[Asked], Awaitable[None]]
 
@@ -73,6 +73,10 @@ class View:
     columns: tuple[str, ...]
     declared: tuple[str, ...]
     select: str
+
+
+class ViewFailed(SqlError):
+    """The error of an INSERT whose own rows are in the table: a view could not write them on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +157,10 @@ class ViewGraph:
                 self._known = generation
         return self._views.get(source, ())
 
-    async def is_there(self, view: View) -> bool:
-        """Whether it still is, by a question of its own: what drops it may not have said so yet."""
-        return any(each.uuid == view.uuid for each in (await self._read()).views)
+    async def now(self, view: View) -> View | None:
+        """As it is by now, or None if it is gone. Asked anew: what changes it may not have said so yet."""
+        views = (await self._read()).views
+        return next((each for each in views if (each.uuid, each.source) == (view.uuid, view.source)), None)
 
     async def target_of(self, name: TableName) -> TableName | None:
         """What a materialized view of this name writes to; None if there is none."""
@@ -346,6 +351,22 @@ class ViewPush:
         settings: Mapping[str, str],
         computed: Collection[str] = (),
     ) -> None:
+        next_: View | None = view
+        while next_ is not None:
+            next_ = await self._attempt(asked, next_, stage, condition, token, settings, computed)
+
+    async def _attempt(
+        self,
+        asked: Asked,
+        view: View,
+        stage: TableName,
+        condition: str,
+        token: str,
+        settings: Mapping[str, str],
+        computed: Collection[str],
+    ) -> View | None:
+        """The view as it is by now, if it has to run again: its target has other columns. Nothing was written
+        then."""
         chain = _running.get()
         if view.name in chain:
             raise SqlError(
@@ -356,14 +377,16 @@ class ViewPush:
         if not names:
             if flag(settings, "ignore_materialized_views_with_dropped_target_table", False):
                 log.warning("replicated.view_without_target view=%s target=%s", view.name, view.target)
-                return
-            if await self._is_gone(view):
-                return
-            raise SqlError(
-                Code.UNKNOWN_TABLE,
-                f"Target table '{view.target}' of view '{view.name}' doesn't exist, or has none of its "
-                f"columns; the rows are in {view.source}",
-                hint="The setting ignore_materialized_views_with_dropped_target_table passes over this view.",
+                return None
+            return await self._changed(
+                view,
+                SqlError(
+                    Code.UNKNOWN_TABLE,
+                    f"Target table '{view.target}' of view '{view.name}' doesn't exist, or has none of its "
+                    f"columns; the rows are in {view.source}",
+                    hint="The setting ignore_materialized_views_with_dropped_target_table passes over this "
+                    "view.",
+                ),
             )
         select = reading_from(view.select, view.source, stage, condition, computed)
         columns = ", ".join(map(quote_identifier, names))
@@ -386,24 +409,30 @@ class ViewPush:
         except OnclusterError as error:
             if flag(settings, "materialized_views_ignore_errors", False):
                 log.warning("replicated.view_failed view=%s error=%s", view.name, error)
-                return
-            if error.code in _OF_NO_TABLE and await self._is_gone(view):
-                return
-            raise SqlError(
+                return None
+            failed = ViewFailed(
                 error.code or Code.UNKNOWN_EXCEPTION,
                 f"{error.message}: while pushing to view {view.name}; the rows are in {view.source}",
                 hint=error.hint,
-            ) from error
+            )
+            # A view behind this one has failed where this one's rows are in its target.
+            if error.code in _OF_OTHERS_THAN_KNOWN and not isinstance(error, ViewFailed):
+                return await self._changed(view, failed)
+            raise failed from error
         finally:
             _running.reset(before)
             await session.close()
+        return None
 
-    async def _is_gone(self, view: View) -> bool:
-        """Dropped or detached since the INSERT has looked for views, its target perhaps with it."""
-        if await self._graph.is_there(view):
-            return False
-        log.info("replicated.view_gone view=%s source=%s", view.name, view.source)
-        return True
+    async def _changed(self, view: View, error: SqlError) -> View | None:
+        """What has become of a view that did not find what it was to write to: None, where it was dropped or
+        detached since the INSERT has looked for views. Raises `error` where nothing has changed."""
+        now = await self._graph.now(view)
+        if now is None:
+            log.info("replicated.view_gone view=%s source=%s", view.name, view.source)
+        elif now.columns == view.columns:
+            raise error
+        return now
 
 
 async def _none() -> Collection[TableName]:
