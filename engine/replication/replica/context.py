@@ -255,6 +255,7 @@ class ReplicaContext:
     def session(self) -> Keeper:
         """The session of the present term. Raises SqlError 242 TABLE_IS_READ_ONLY."""
         if self.keeper is None or self.keeper.is_expired:
+            self.check_not_ending()
             reason = self.readonly_reason or "its session with Keeper is over"
             raise SqlError(
                 Code.TABLE_IS_READ_ONLY,

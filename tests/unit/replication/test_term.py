@@ -51,6 +51,16 @@ async def test_without_a_session_the_replica_is_read_only_at_once_and_comes_back
 
 
 @simulated
+async def test_of_a_table_that_ends_nobody_is_told_that_it_comes_back_by_itself(bench: Bench) -> None:
+    (one,) = await bench.cluster(1)
+    one.ctx.ending.set()
+    await one.table.stop()
+    with pytest.raises(SqlError, match="detached, dropped or replaced") as refused:
+        one.ctx.session()
+    assert refused.value.code == 242 and "by itself" not in refused.value.hint
+
+
+@simulated
 async def test_an_expired_session_ends_the_term_before_anything_else_is_done_with_it(bench: Bench) -> None:
     (one,) = await bench.cluster(1)
     before = one.ctx.session()
