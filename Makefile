@@ -55,7 +55,7 @@ down: $(STAMP) ## stop what `make up` started
 status: $(STAMP) ## show what runs
 	@"$(BIN)/oncluster" status
 
-test: check ## all but the extended tests (16 minutes on two fast cores, 30 on slow ones)
+test: check ## all but the extended tests (a quarter of an hour on two fast cores, 30 minutes on slow ones)
 	@echo "== slow tests"
 	@"$(BIN)/python" -m pytest -m "slow and not extended" $(PARALLEL) $(PYTEST_ARGS)
 	@echo "Left out: more seeds, kills and variants of what ran here. \`make test-extended\` runs them, as CI does."
