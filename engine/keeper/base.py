@@ -220,7 +220,8 @@ class Keeper(Protocol):
         ...
 
     async def multi(self, ops: Sequence[Op]) -> list[OpResult]:
-        """All or nothing, at one instant. Raises MultiFailed. An empty list returns at once."""
+        """All or nothing, at one instant. Raises MultiFailed; BadArguments for a request that is refused as a
+        whole, as by an etcd that is full. An empty list returns at once."""
         ...
 
     async def get_many(self, paths: Sequence[str]) -> list[Node | KeeperAnswer]:
