@@ -29,6 +29,7 @@ from tests.unit.replication.live_support import (
     P,
     check_equal,
     run,
+    staged,
 )
 from tests.unit.replication.partitions_support import lose_message_to_log
 
@@ -71,6 +72,21 @@ def test_more_blocks_than_fit_into_one_transaction_are_forgotten_with_their_part
         await live.quiet()
         check_equal(*replicas)
         assert replicas[0].keys() == [*range(7), 9]
+
+    run(main)
+
+
+def test_what_is_left_staged_inside_a_dropped_range_goes_with_it_and_nothing_else_does() -> None:
+    """As by an insert that never heard whether it was committed."""
+
+    async def main(live: Live) -> None:
+        (replica,) = await live.cluster(1)
+        for value in range(2):
+            await replica.insert(value)
+        for name in ("all_0_1_1", "all_9_9_0"):
+            await replica.store.stage_copy(replica.store, P("all_0_0_0"), P(name))
+        await partitions.drop_partition(replica.ctx, "all")
+        assert (replica.keys(), staged(replica)) == ([], ["all_9_9_0"])
 
     run(main)
 
