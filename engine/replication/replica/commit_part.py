@@ -13,7 +13,8 @@ of these blocks now.
    A crash before it leaves staged parts that Keeper does not know: they are discarded at start. A crash, or a
    lost reply, after it leaves staged parts that Keeper knows: they are published at start, or by the next
    call.
-3. Publish: new parts appear and covered ones vanish for readers at one moment.
+3. Publish: a new part appears and those that it covers vanish for readers at one moment. Parts that belong
+   together, as those of a REPLACE_RANGE, do so all at one (`at_once`).
 
 Parts that were fetched have nothing to do with each other, so what several of them need goes in one multi of
 2 (`commit_fetched`). Whatever comes of that but success, each is committed by itself, to no further effect
