@@ -75,6 +75,17 @@ class View:
     select: str
 
 
+@dataclass(frozen=True, slots=True)
+class _StagedRows:
+    """What a view runs over: the rows of `stage` that meet the condition. With `computed`, the source's
+    columns that are not stored. Its target knows them again by the token, if there is one."""
+
+    stage: TableName
+    condition: str = ""
+    computed: Collection[str] = ()
+    token: str = ""
+
+
 class ViewFailed(SqlError):
     """The error of an INSERT whose own rows are in the table: a view could not write them on."""
 
@@ -241,7 +252,8 @@ class ViewPush:
         """
         token = settings.get("insert_deduplication_token", "")
         for view in await self._graph.of(source):
-            await self._run(asked, view, stage, "", f"{token}:{view.uuid}" if token else "", settings)
+            own = f"{token}:{view.uuid}" if token else ""
+            await self._run(asked, view, _StagedRows(stage, token=own), settings)
 
     async def push(
         self,
@@ -273,7 +285,8 @@ class ViewPush:
             if knows_tokens and options.deduplicate and repeats:
                 token = _token(view, chosen, options.token)
             which = rows.of(chosen)
-            await self._run(asked, view, rows.stage.table, which, token, settings, computed)
+            staged = _StagedRows(rows.stage.table, which, computed, token)
+            await self._run(asked, view, staged, settings)
 
     async def written_by(self, name: TableName) -> TableName:
         """The table that an INSERT into `name` writes to: of a materialized view its target."""
@@ -312,7 +325,7 @@ class ViewPush:
             if engine != "Null":
                 await self._attach(now, rows, name, text)
             for view in await self._graph.of(name):
-                await self._run(asked, view, rows, "", "", settings)
+                await self._run(asked, view, _StagedRows(rows), settings)
         return result
 
     async def _attach(self, asked: Asked, rows: TableName, name: TableName, text: InsertSql) -> None:
@@ -341,29 +354,13 @@ class ViewPush:
             given = json.loads(answer.text)[0]
         return [name for name in given if name in view.columns]
 
-    async def _run(
-        self,
-        asked: Asked,
-        view: View,
-        stage: TableName,
-        condition: str,
-        token: str,
-        settings: Mapping[str, str],
-        computed: Collection[str] = (),
-    ) -> None:
+    async def _run(self, asked: Asked, view: View, rows: _StagedRows, settings: Mapping[str, str]) -> None:
         next_: View | None = view
         while next_ is not None:
-            next_ = await self._attempt(asked, next_, stage, condition, token, settings, computed)
+            next_ = await self._attempt(asked, next_, rows, settings)
 
     async def _attempt(
-        self,
-        asked: Asked,
-        view: View,
-        stage: TableName,
-        condition: str,
-        token: str,
-        settings: Mapping[str, str],
-        computed: Collection[str],
+        self, asked: Asked, view: View, rows: _StagedRows, settings: Mapping[str, str]
     ) -> View | None:
         """The view as it is by now, if it has to run again: its target has other columns. Nothing was written
         then."""
@@ -373,7 +370,7 @@ class ViewPush:
                 Code.TOO_DEEP_RECURSION,
                 f"Materialized views write in a circle: {' → '.join(map(str, (*chain, view.name)))}",
             )
-        names = await self._columns(view, stage)
+        names = await self._columns(view, rows.stage)
         if not names:
             if flag(settings, "ignore_materialized_views_with_dropped_target_table", False):
                 log.warning("replicated.view_without_target view=%s target=%s", view.name, view.target)
@@ -388,16 +385,16 @@ class ViewPush:
                     "view.",
                 ),
             )
-        select = reading_from(view.select, view.source, stage, condition, computed)
+        select = reading_from(view.select, view.source, rows.stage, rows.condition, rows.computed)
         columns = ", ".join(map(quote_identifier, names))
         sql = f"INSERT INTO {view.target.quoted} ({columns}) SELECT {columns} FROM ({select})"
         own = {n: v for n, v in asked.settings.items() if n != "insert_deduplication_token"}
         if view.target not in await self.distributed():
-            own["insert_deduplication_token"] = token
-            own["insert_deduplicate"] = "1" if token else "0"
-            own["deduplicate_insert"] = "enable" if token else "disable"
-        elif token:  # without one it makes its own, for its senders to repeat
-            own["insert_deduplication_token"] = token
+            own["insert_deduplication_token"] = rows.token
+            own["insert_deduplicate"] = "1" if rows.token else "0"
+            own["deduplicate_insert"] = "enable" if rows.token else "disable"
+        elif rows.token:  # without one it makes its own, for its senders to repeat
+            own["insert_deduplication_token"] = rows.token
         session = asked.session.clone()
         before = _running.set((*chain, view.name))
         try:
