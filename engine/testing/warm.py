@@ -82,6 +82,7 @@ class WarmPython:
         self._control: socket.socket | None = None
         self._ready: socket.socket | None = None
         self._popen: subprocess.Popen[bytes] | None = None
+        self._started: list[_Forked] = []
 
     def prepare(self) -> None:
         """Start the forking process and block until it has prepared all. Raises OSError when it ends instead.
@@ -110,10 +111,13 @@ class WarmPython:
             raise
         finally:
             os.close(tell)
-        return _Forked(told)
+        forked = _Forked(told)
+        with self._lock:
+            self._started = [earlier for earlier in self._started if earlier.poll() is None] + [forked]
+        return forked
 
     def close(self) -> None:
-        """Everything that it has started and that still runs is killed. May be called twice."""
+        """Kill what it has started and that still runs; return when it is gone. May be called twice."""
         with self._lock:
             if self._control is None or self._popen is None:
                 return
@@ -123,6 +127,9 @@ class WarmPython:
             self._popen.kill()
             self._popen.wait()
             self._control = self._popen = None
+            for forked in self._started:
+                forked.wait()
+            self._started.clear()
 
     def _forking(self) -> socket.socket:
         with self._lock:
@@ -158,18 +165,18 @@ class _Forked:
         self._told = told
         self._lock = threading.Lock()
         self._code: int | None = None
+        self._handle: int | None = None
         self.pid = self._read()
         if self.pid <= 0:
             os.close(told)
             raise OSError("The process that forks others has ended")
-        self._handle: int | None = None
         with contextlib.suppress(ProcessLookupError):  # it has ended already
             self._handle = os.pidfd_open(self.pid)
 
     def poll(self) -> int | None:
         """The return code, once it has ended."""
         with self._lock:
-            if self._code is None and self._is_told(within_s=0):
+            if self._code is None and self._is_gone(within_s=0) and self._is_told(within_s=0):
                 self._code = self._read()
                 os.close(self._told)
                 if self._handle is not None:
@@ -179,6 +186,7 @@ class _Forked:
     def wait(self) -> int:
         """Blocks until it has ended."""
         while (code := self.poll()) is None:
+            self._is_gone(within_s=1)
             self._is_told(within_s=1)
         return code
 
@@ -189,16 +197,24 @@ class _Forked:
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(self._handle, sig)
 
+    def _is_gone(self, *, within_s: float) -> bool:
+        """Of a forking process that was killed the pipe's end comes while the program is still dying."""
+        return self._handle is None or _is_readable(self._handle, within_s)
+
     def _is_told(self, *, within_s: float) -> bool:
         """Whether there is something to read; also once another thread has read it and closed the pipe."""
-        poll = select.poll()  # takes descriptors above 1,023, which `select.select` does not
-        poll.register(self._told, select.POLLIN)
-        return bool(poll.poll(within_s * 1000))
+        return _is_readable(self._told, within_s)
 
     def _read(self) -> int:
         """Of a forking process that is gone nothing comes: what it had started was killed."""
         data = os.read(self._told, _NUMBER.size)
         return _NUMBER.unpack(data)[0] if data else -signal.SIGKILL
+
+
+def _is_readable(descriptor: int, within_s: float) -> bool:
+    poll = select.poll()  # takes descriptors above 1,023, which `select.select` does not
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(within_s * 1000))
 
 
 # --- the process that forks -------------------------------------------------------------------------------
