@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from engine.env import SystemEnv
-from engine.errors import ConfigError, KeeperUnavailable
+from engine.errors import ConfigError, ConnectionLoss, KeeperUnavailable
 from engine.keeper import CreateMode, zookeeper
 from engine.keeper.embedded import HOST, EmbeddedZooKeeper, find_jars, four_letter_word
 from engine.keeper.java import bundled_java, find_java, java_locale, java_version
@@ -215,6 +215,20 @@ async def test_a_server_that_ends_while_starting_says_why(tmp_path):
     with pytest.raises(KeeperUnavailable, match=r"ended while starting: .*server\.log"):
         await server.start()
     assert server.pid is None
+
+
+@pytest.mark.slow
+async def test_a_server_whose_memory_is_full_ends_and_says_so(tmp_path):
+    """A supervisor starts it again and shows these words."""
+    async with EmbeddedZooKeeper(tmp_path / "zk", heap_mb=32, is_durable=False) as server:
+        session = await zookeeper.connect(server.config, SystemEnv())
+        with pytest.raises(ConnectionLoss):
+            for number in range(100):
+                await session.create(f"/large-{number}", b"x" * 400_000)
+        while server.pid is not None:
+            await SystemEnv().sleep(0.01)
+        assert "java.lang.OutOfMemoryError" in server.log_path.read_text()
+        await session.close()
 
 
 @pytest.mark.slow
