@@ -2,6 +2,7 @@
 
 import datetime as dt
 from collections.abc import Iterator
+from zoneinfo import ZoneInfo
 
 import clickhouse_connect
 import pytest
@@ -12,6 +13,9 @@ from clickhouse_connect.driver.external import ExternalData
 from tests.node.conftest import RunningNode
 
 pytestmark = pytest.mark.slow
+
+# Values without a zone are meant and read differently on a machine whose own is not UTC.
+TOKYO = ZoneInfo("Asia/Tokyo")
 
 
 @pytest.fixture
@@ -38,9 +42,14 @@ def test_a_column_has_its_time_zone(client: Client) -> None:
 
 
 def test_query_parameters_of_many_types(client: Client) -> None:
-    values = {"n": 5, "s": "it's \\ \n", "a": ["a'b", "c"], "d": dt.datetime(2020, 1, 2, 3, 4, 5)}
-    result = client.query("SELECT {n:UInt8}, {s:String}, {a:Array(String)}, {d:DateTime}", parameters=values)
-    assert result.result_rows == [(5, "it's \\ \n", ["a'b", "c"], dt.datetime(2020, 1, 2, 3, 4, 5))]
+    values = {
+        "n": 5,
+        "s": "it's \\ \n",
+        "a": ["a'b", "c"],
+        "d": dt.datetime(2020, 1, 2, 3, 4, 5, tzinfo=TOKYO),
+    }
+    sql = "SELECT {n:UInt8}, {s:String}, {a:Array(String)}, {d:DateTime('Asia/Tokyo')}"
+    assert client.query(sql, parameters=values).result_rows == [tuple(values.values())]
 
 
 @pytest.mark.parametrize("compress", ["lz4", "zstd", "gzip", False])
@@ -48,11 +57,11 @@ def test_inserts_and_reads_with_every_compression(node: RunningNode, compress: s
     client = clickhouse_connect.get_client(host="127.0.0.1", port=node.http_port, compress=compress)
     table = f"rows_{compress}".lower()
     client.command(
-        f"CREATE TABLE {table} (a UInt64, b String, c Nullable(Float64), d DateTime, e Array(String)) "
-        "ENGINE = MergeTree ORDER BY a"
+        f"CREATE TABLE {table} (a UInt64, b String, c Nullable(Float64), d DateTime('Asia/Tokyo'), "
+        "e Array(String)) ENGINE = MergeTree ORDER BY a"
     )
     rows = [
-        (i, f"s{i}", None if i % 2 else i / 2, dt.datetime(2020, 1, 1), ["x"] * (i % 3))
+        (i, f"s{i}", None if i % 2 else i / 2, dt.datetime(2020, 1, 1, tzinfo=TOKYO), ["x"] * (i % 3))
         for i in range(20_000)
     ]
     summary = client.insert(table, rows, column_names=["a", "b", "c", "d", "e"])
