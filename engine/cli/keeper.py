@@ -11,6 +11,7 @@ import asyncio
 import base64
 import contextlib
 import os
+import posixpath
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -244,7 +245,12 @@ def create(path: str, value: str, parents: bool, config: Path | None, as_json: b
         async with _session(config) as keeper:
             if parents:
                 await create_ancestors(keeper, path)
-            return await keeper.create(path, os.fsencode(value))
+            try:
+                return await keeper.create(path, os.fsencode(value))
+            except NoNode:
+                missing = NoNode(posixpath.dirname(path))
+                missing.hint = "--parents makes the nodes above it, too."
+                raise missing from None
 
     made = run_async(work())
     if as_json:

@@ -23,6 +23,7 @@ It never touches an active replica, parts on a disk, or a table with replicas le
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -37,6 +38,7 @@ from engine.operations.cleanup.owners import Owners, answers_anywhere, ask_owner
 from engine.operations.cleanup.settings import CleanupSettings, GoneHost
 from engine.operations.cleanup.table_tree import ReplicaInKeeper, TableInKeeper, Tree, read_table
 from engine.operations.finding import Finding, FindingKind, Severity
+from engine.operations.homes import Homes, Told
 from engine.operations.records import Sample
 from engine.operations.site import Site
 from engine.replication.commands.drop import Dropped, drop_dead_replica
@@ -69,7 +71,8 @@ class Standing(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One replica that nobody has, and why it may go, or not yet."""
+    """One replica that nobody has, and why it may go, or not yet. `home` only names its host: what that is
+    concluded from is too little to drop anything for."""
 
     kind: ReplicaAct
     replica: ReplicaInKeeper
@@ -77,11 +80,17 @@ class Case:
     blocked: str = ""
     inactive_s: float = 0.0
     word: GoneHost | None = None
+    home: HostId | None = None
 
     @property
     def host(self) -> str:
-        address = self.replica.host
-        return "" if address is None else HostId(address.host, address.tcp_port).readable
+        """As the configuration or a person calls it, else its address in Keeper."""
+        address = _host_id(self.replica.host)
+        if self.home is not None:
+            return self.home.readable
+        if self.word is not None:
+            return self.word.name
+        return "" if address is None else address.readable
 
 
 async def plan_replicas(
@@ -95,6 +104,7 @@ async def plan_replicas(
 ) -> Found:
     """The replicas that nobody has, and those among them that may go now. Records samples."""
     judge = _Judge(site, settings, owners, now_ms, probe, _samples(site))
+    homes = _homes(tree, owners)
     seen: list[Sample] = []
     cases: list[Case] = []
     for table in tree.tables:
@@ -106,7 +116,8 @@ async def plan_replicas(
                 seen.append(Sample(METRIC, zxid, subject=replica.path, at_ms=now_ms))
             case = await judge.case(table, replica)
             if case is not None:
-                cases.append(case)
+                home = homes.home_of(table.path, replica.paths.name, _host_id(replica.host))
+                cases.append(dataclasses.replace(case, home=home))
     site.records.add_samples(site.cluster, seen)
     acts = tuple(_act(case, settings.gone) for case in cases if not case.blocked)
     return Found(
@@ -123,6 +134,20 @@ def _samples(site: Site) -> Mapping[str, Sequence[Sample]]:
     for sample in site.records.samples(site.cluster, METRIC):
         found[sample.subject].append(sample)
     return found
+
+
+def _homes(tree: Tree, owners: Owners) -> Homes:
+    addresses = {
+        (table.path, replica.paths.name): _host_id(replica.host)
+        for table in tree.tables
+        for replica in table.replicas
+    }
+    told = (
+        Told(host, path, name, addresses.get((path, name)))
+        for host, tables in owners.hosts.items()
+        for path, name in tables.replicas
+    )
+    return Homes.of(owners.hosts.keys() | owners.silent.keys(), told)
 
 
 def inactive_since_ms(samples: Sequence[Sample], zxid: int) -> int | None:
@@ -236,7 +261,10 @@ class _Judge:
             case Standing.NAMELESS:
                 return f"{since} It was made and never used."
             case Standing.UNKNOWN | Standing.ANOTHERS:
-                return f"{since} Its host is in no cluster of the configuration and accepts no connection."
+                return (
+                    f"{since} Its address in Keeper is in no cluster of the configuration and accepts no "
+                    "connection."
+                )
 
 
 def _host_id(address: ReplicaHost | None) -> HostId | None:
@@ -271,7 +299,12 @@ def _finding(site: Site, case: Case) -> Finding:
     if case.kind is ReplicaAct.HALF_DROPPED:
         kind, what = FindingKind.ORPHANED_REPLICA, "is half dropped"
     elif case.kind is ReplicaAct.DEAD:
-        which = "is gone" if case.word is not None else "is in no cluster of the configuration"
+        if case.word is not None:
+            which = "is gone"
+        elif case.home is not None:
+            which = "is in Keeper under an address that is in no cluster of the configuration"
+        else:
+            which = "is in no cluster of the configuration"
         kind, what = FindingKind.DEAD_REPLICA, f"belongs to {case.host or replica.paths.name}, which {which}"
     else:
         kind, what = FindingKind.ORPHANED_REPLICA, "belongs to no table of any host"

@@ -12,8 +12,8 @@ from engine.config.health_model import HealthSettings
 from engine.names import HostId, TableName
 from engine.operations.finding import Finding, FindingKind, Severity
 from engine.operations.health.facts import ClusterFacts, RegisteredReplica, RegisteredTable
-from engine.operations.health.homes import Homes
 from engine.operations.health.making import finding, place
+from engine.operations.homes import Homes, Told
 from engine.wording import listed
 
 
@@ -22,7 +22,7 @@ def check_tables(facts: ClusterFacts, settings: HealthSettings) -> Iterator[Find
     tables: dict[str, TableName] = {}
     for _, replica in facts.replicas():
         tables.setdefault(replica.path, replica.table)
-    homes = Homes.of(facts)
+    homes = _homes(facts)
     for path, table in facts.keeper.tables.items():
         if not table.exists:
             continue
@@ -36,12 +36,22 @@ def check_tables(facts: ClusterFacts, settings: HealthSettings) -> Iterator[Find
         yield from _too_few(facts, settings, tables[path], table, homes, lost)
 
 
+def _homes(facts: ClusterFacts) -> Homes:
+    told = []
+    for host, replica in facts.replicas():
+        registered = facts.registered(replica)
+        told.append(
+            Told(host.host, replica.path, replica.name, None if registered is None else registered.host)
+        )
+    return Homes.of(facts.hosts.keys(), told)
+
+
 def _host_without_it(
     facts: ClusterFacts, path: str, replica: RegisteredReplica, homes: Homes
 ) -> HostId | None:
     """The host that should run the replica and does not have it, if every host of its shard was asked. Not
     one that has the table as another replica, since its `{replica}` was changed: nothing is lost there."""
-    home = homes.home_of(path, replica)
+    home = homes.home_of(path, replica.name, replica.host)
     if home is None or replica.is_active or facts.told_of(path, replica.name) is not None:
         return None
     own = facts.hosts[home].replica(replica.table)
@@ -115,7 +125,7 @@ def _is_explained(
     told = facts.told_of(table.path, replica.name)
     if told is not None:
         return told.is_readonly or told.is_session_expired
-    home = homes.home_of(table.path, replica)
+    home = homes.home_of(table.path, replica.name, replica.host)
     if home is not None:
         return not facts.hosts[home].is_answering
     shards = {facts.shard_of(host.host) for host, other in facts.replicas() if other.path == table.path}

@@ -120,7 +120,9 @@ def test_a_path_that_is_none_is_wrong_usage(run):
 
 
 def test_create_set_and_the_version_that_guards(run):
-    assert run("create", "/new/inner", "1").exit_code == 5
+    refused = run("create", "/new/inner", "1")
+    assert refused.exit_code == 5
+    assert "No node, path: /new\n" in refused.stderr and "--parents" in refused.stderr
     assert run("create", "/new/inner", "1", "--parents").stdout == "/new/inner\n"
     assert run("set", "/new/inner", "2", "--version", "0").stdout == "version 1\n"
     refused = run("set", "/new/inner", "3", "--version", "0")

@@ -87,6 +87,22 @@ def test_a_dead_replica_of_a_host_that_was_taken_out_of_the_configuration_goes(t
     run(tmp_path, main)
 
 
+def test_a_host_that_keeper_knows_by_a_shared_address_is_called_by_its_name(tmp_path: Path) -> None:
+    async def main(bench: Bench) -> None:
+        shared = HostId("gateway", 9000)
+        paths = await bench.table(n1=shared, n2=shared)
+        await bench.activate(paths.replica("n1"), shared)
+        bench.has(N1, TABLE, "n1")
+        bench.servers[N2].is_down = True
+        (finding,) = (await bench.plan(REPLICAS)).findings
+        assert finding.host == "n2:9000" and "belongs to n2:9000, which is in Keeper under an" in finding.what
+        gone = CleanupSettings(gone=(GoneHost("n2", "its disk burnt"),))
+        (act,) = (await bench.plan(REPLICAS, settings=gone)).acts
+        assert "Drop replica n2 of n2:9000" in act.what
+
+    run(tmp_path, main)
+
+
 def test_what_stands_in_the_queue_as_active_or_takes_connections_is_not_dead(tmp_path: Path) -> None:
     async def main(bench: Bench) -> None:
         await two_replicas(bench, OLD)

@@ -9,11 +9,20 @@ Behind an address that several hosts share may be one more, which has lost all o
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 
 from engine.names import HostId
-from engine.operations.health.facts import ClusterFacts, RegisteredReplica
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A replica that a host has told of, and the address that it has in Keeper, where that is known."""
+
+    by: HostId
+    path: str
+    name: str
+    address: HostId | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,32 +35,32 @@ class Homes:
     by_path: Mapping[str, Set[HostId]]
 
     @classmethod
-    def of(cls, facts: ClusterFacts) -> Homes:
+    def of(cls, hosts: Set[HostId], replicas: Iterable[Told]) -> Homes:
         by_address: dict[HostId, set[HostId]] = defaultdict(set)
         by_name: dict[str, set[HostId]] = defaultdict(set)
         by_path: dict[str, set[HostId]] = defaultdict(set)
-        for host in facts.hosts:
+        for host in hosts:
             by_name[host.host].add(host)
-        for told_by, replica in facts.replicas():
-            by_name[replica.name].add(told_by.host)
-            by_path[replica.path].add(told_by.host)
-            registered = facts.registered(replica)
-            if registered is not None and registered.host is not None:
-                by_address[registered.host].add(told_by.host)
-        empty = facts.hosts.keys() - {told_by.host for told_by, _ in facts.replicas()}
-        for hosts in by_address.values():
-            if len(hosts) > 1:
-                hosts |= empty
-        return cls(facts.hosts.keys(), by_address, by_name, by_path)
+        empty = set(hosts)
+        for told in replicas:
+            empty.discard(told.by)
+            by_name[told.name].add(told.by)
+            by_path[told.path].add(told.by)
+            if told.address is not None:
+                by_address[told.address].add(told.by)
+        for sharing in by_address.values():
+            if len(sharing) > 1:
+                sharing |= empty
+        return cls(hosts, by_address, by_name, by_path)
 
-    def home_of(self, path: str, replica: RegisteredReplica) -> HostId | None:
-        """The one host that it can be; None where none or several can. A host that has another replica of
-        the table is not it."""
-        if replica.host in self.hosts:
-            return replica.host
+    def home_of(self, path: str, name: str, address: HostId | None) -> HostId | None:
+        """The one host that a replica can be of; None where none or several can. A host that has another
+        replica of the table is not it."""
+        if address in self.hosts:
+            return address
         taken = self.by_path.get(path, frozenset())
-        by_address = self.by_address.get(replica.host, frozenset()) if replica.host else frozenset()
-        by_name = self.by_name.get(replica.name, frozenset())
+        by_address = self.by_address.get(address, frozenset()) if address else frozenset()
+        by_name = self.by_name.get(name, frozenset())
         told = [names - taken for names in (by_address, by_name) if names - taken]
         candidates = frozenset[HostId]().union(*told) if len(told) < 2 else told[0] & told[1]
         return next(iter(candidates)) if len(candidates) == 1 else None
