@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from engine.errors import Code
 from engine.operations.overview.model import (
     Answer,
     Cell,
@@ -209,12 +210,25 @@ def _failures(view: QueueView, now_ms: int) -> Iterator[Stuck]:
             yield Stuck(
                 what=f"{task.name} ({_query(task)}) failed on {enumerated(hosts)}.",
                 why=said(error) if error.startswith("Code:") else f"Code {code}: {said(error)}",
-                advice="Remove the cause and send it again (a migration's: run it with retry_failed); "
-                "other hosts keep what they have done.",
+                advice=_after_failure(code),
                 task=task.name,
                 host=hosts[0] if len(hosts) == 1 else "",
                 since_ms=task.created_ms,
             )
+
+
+def _after_failure(code: int) -> str:
+    if code == Code.UNKNOWN_FORMAT_VERSION:
+        # As it is, these hosts would refuse it each time.
+        return (
+            "Their version does not know this form of an entry. Send the statement again with a smaller "
+            "distributed_ddl_entry_format_version (a migration's: entry_version in its file, then run it "
+            "with retry_failed); servers of 18.16 know 1 only. Other hosts keep what they have done."
+        )
+    return (
+        "Remove the cause and send it again (a migration's: run it with retry_failed); other hosts keep what "
+        "they have done."
+    )
 
 
 def _was_made_good(view: QueueView, failed: Task, host: str) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from engine.errors import Code
 from engine.operations.overview.model import (
     Level,
     Mutation,
@@ -99,6 +100,12 @@ def test_hosts_that_failed_alike_are_one_sentence() -> None:
     item = only(picture(queue(task(1, "fdf", failures=failed))).stuck)
     assert f"failed on {A} and {C}" in item.what
     assert "Code: 57" in item.why
+
+
+def test_a_host_that_does_not_know_the_entry_s_version_is_sent_an_older_one() -> None:
+    failed = {A: failure("Unknown DDLLogEntry format version: 2", code=Code.UNKNOWN_FORMAT_VERSION)}
+    advice = only(picture(queue(task(1, "fdd", failures=failed))).stuck).advice
+    assert "smaller distributed_ddl_entry_format_version" in advice and "Remove the cause" not in advice
 
 
 def test_a_failure_that_was_made_good_is_history() -> None:
