@@ -129,13 +129,19 @@ def _lagging(
     if not over:
         return
     told = ", ".join(f"{name} {value} (limit {figures[name][1]})" for name, value in over.items())
-    because = f" It cannot copy the log: {shortened(replica.pull_error)}" if replica.pull_error else ""
+    waiting = next((e for e in host.queue if e.table == replica.table and e.postpone_reason), None)
+    because = ""
+    if replica.pull_error:
+        because = f" It cannot copy the log: {shortened(replica.pull_error)}"
+    elif waiting is not None:
+        because = f" {waiting.type} {waiting.part} waits: {shortened(waiting.postpone_reason)}"
     yield finding(
         facts,
         FindingKind.LAGGING,
         Severity.WARNING,
         f"{replica.table} on {host.host.readable} is behind: {told}.{because}",
-        "It catches up by itself while nothing is stuck; look at its queue, its network and its disks.",
+        "It catches up by itself while nothing is stuck or stopped (SYSTEM START … ends that); look at its "
+        "queue, its network and its disks.",
         host=host.host,
         subject=str(replica.table),
         since_s=replica.queue_oldest_s,

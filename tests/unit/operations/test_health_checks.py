@@ -73,6 +73,12 @@ def test_a_replica_is_behind_when_a_figure_is_over_its_limit(column, limit):
     assert f"{column} {limit + 1} (limit {limit})" in finding.what
 
 
+def test_a_replica_that_is_behind_says_what_its_queue_waits_for():
+    waiting = entry(postpone_reason="Not executing because fetches are stopped now")
+    finding = one(cluster(host(replicas=(replica(queue_size=50),), queue=(waiting,))))
+    assert (finding.kind, "fetches are stopped now" in finding.what) == (K.LAGGING, True)
+
+
 def test_the_log_may_be_ahead_of_the_pointer_by_so_much():
     def keeper(largest):
         return KeeperFacts(tables={PATH: table(log_max_index=largest)})
