@@ -30,7 +30,7 @@ from engine.operations.cleanup.settings import CleanupSettings
 from engine.operations.finding import Finding, FindingKind, Severity
 from engine.operations.site import Site
 from engine.sql import redact
-from engine.wording import count, duration, listed
+from engine.wording import count, duration, listed, shortened
 
 ENTRIES_AN_ACT = 100
 _BATCH = 500
@@ -232,14 +232,14 @@ def _notes(by_removal: dict[Removal, list[CleanedEntry]], forbidden: Sequence[st
 
 def _expired_finding(site: Site, host: HostId, records: Sequence[OutcomeRecord]) -> Finding:
     first, last = records[0], records[-1]
-    statement = " ".join(redact(last.query).split())
+    which = f"{first.entry}: " if len(records) == 1 else f"{first.entry} to {last.entry}, the last of them "
     return Finding(
         FindingKind.EXPIRED_DDL,
         Severity.CRITICAL,
         site.cluster,
         f"{host.readable} never answered {count(len(records), 'entry', 'entries')} that "
-        f"{'was' if len(records) == 1 else 'were'} removed from the DDL queue, the last of them "
-        f"{last.entry}: {statement[:_SHORT]}",
+        f"{'was' if len(records) == 1 else 'were'} removed from the DDL queue ({which}"
+        f"{shortened(redact(last.query), most=_SHORT)}).",
         "Compare its schema with the others (`oncluster drift`) and run there what is missing. If the host "
         "is gone for good: `oncluster cleanup abandon`.",
         host=host.readable,

@@ -88,6 +88,7 @@ def test_over_the_age_limit_it_expires_after_approval_and_the_host_is_found(tmp_
         (finding,) = (await bench.plan(DDL)).findings
         assert (finding.kind, finding.severity) == (FindingKind.EXPIRED_DDL, Severity.CRITICAL)
         assert finding.host == "n4:9000" and finding.evidence["entries"] == 2
+        assert f"({names[0]} to {names[1]}, the last of them CREATE TABLE d.t1 " in finding.what
         await bench.env.sleep(8 * DAY_S)
         assert (await bench.plan(DDL)).findings == ()
 
