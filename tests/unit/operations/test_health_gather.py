@@ -307,6 +307,23 @@ def test_a_finding_of_a_host_that_has_fallen_silent_is_not_resolved(tmp_path):
     assert seen.resolved == ()
 
 
+def test_keeper_is_slow_when_only_its_writes_are(tmp_path):
+    """The disk of its log is; reads come from memory."""
+
+    async def slow_writes(where):
+        for name in ("create", "remove"):
+            write = getattr(where.keeper, name)
+
+            async def slow(*args, write=write, **more):
+                await where.env.sleep(0.3)
+                return await write(*args, **more)
+
+            setattr(where.keeper, name, slow)
+
+    (finding,) = looked(tmp_path, prepare=slow_writes).findings
+    assert finding.kind is K.KEEPER_SLOW and finding.evidence["latency_ms"] >= 300
+
+
 # --- four-letter words --------------------------------------------------------------------------------------
 
 MNTR = "zk_version\t3.9\nzk_server_state\tleader\nzk_avg_latency\t0.5\nzk_znode_count\t309\nzk_x\tjunk\n"
