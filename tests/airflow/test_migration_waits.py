@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from engine.config.model import ZooKeeper
 from engine.migrations.states import MigrationState
 from tests.airflow.dag_run import events
 from tests.airflow.migration_support import FIRST, SECOND, SIX, Run, ledger, recorded
@@ -217,6 +219,35 @@ def test_a_cancelled_trigger_ends_its_thread_and_leaves_the_statement(folder: Pa
     assert len(hosts.entries()) == 1
 
 
+def interrupted(trigger: Any, cure: Callable[[], object]) -> list[Any]:
+    """What a triggerer is told by a trigger that meets trouble, which is cured when it has said so."""
+
+    async def main() -> list[Any]:
+        loop, asked = asyncio.get_running_loop(), asyncio.Event()
+
+        class Seen(logging.Handler):
+            def emit(self, record: logging.LogRecord) -> None:
+                if "wait_interrupted" in record.getMessage():
+                    loop.call_soon_threadsafe(asked.set)
+
+        log, handler = logging.getLogger("oncluster_airflow.migration_wait"), Seen()
+        log.addHandler(handler)
+        waiting = asyncio.create_task(events(trigger))
+        seen = asyncio.create_task(asked.wait())
+        try:
+            await asyncio.wait({waiting, seen}, timeout=120, return_when=asyncio.FIRST_COMPLETED)
+            assert asked.is_set()
+            cure()
+            return await asyncio.wait_for(waiting, 120)
+        finally:
+            seen.cancel()
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            log.removeHandler(handler)
+
+    return asyncio.run(main())
+
+
 def test_a_trigger_that_starts_while_the_ledger_is_away_waits_for_it(
     folder: Path, hosts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -232,32 +263,38 @@ def test_a_trigger_that_starts_while_the_ledger_is_away_waits_for_it(
     hosts.away.clear()
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("ONCLUSTER_LEDGER_URL", f"sqlite:///{tmp_path / 'file' / 'ledger.db'}")
-    asked = asyncio.Event()
+    (event,) = interrupted(
+        handed.value.trigger,
+        lambda: monkeypatch.setenv("ONCLUSTER_LEDGER_URL", f"sqlite:///{tmp_path / 'ledger.db'}"),
+    )
+    assert isinstance(event, TaskSuccessEvent)
+    assert recorded(tmp_path) == {(1, "done"): SIX}
 
-    class Seen(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            if "wait_interrupted" in record.getMessage():
-                loop.call_soon_threadsafe(asked.set)
 
-    async def main() -> list[Any]:
-        nonlocal loop
-        loop = asyncio.get_running_loop()
-        waiting = asyncio.create_task(events(handed.value.trigger))
-        seen = asyncio.create_task(asked.wait())
-        await asyncio.wait({waiting, seen}, timeout=120, return_when=asyncio.FIRST_COMPLETED)
-        seen.cancel()
-        monkeypatch.setenv("ONCLUSTER_LEDGER_URL", f"sqlite:///{tmp_path / 'ledger.db'}")
-        return await asyncio.wait_for(waiting, 120)
+def test_a_connection_that_is_corrected_during_a_wait_is_what_the_wait_goes_on_with(
+    folder: Path, hosts: Any, zookeeper: ZooKeeper, connection: Any, tmp_path: Path
+) -> None:
+    from airflow.sdk.exceptions import TaskDeferred
+    from airflow.triggers.base import TaskSuccessEvent
 
-    loop: Any = None
-    handler = Seen()
-    log = logging.getLogger("oncluster_airflow.migration_wait")
-    log.addHandler(handler)
-    try:
-        (event,) = asyncio.run(main())
-    finally:
-        log.removeHandler(handler)
-    assert asked.is_set()
+    hosts.away.add("node02")
+    run = Run(folder).begin()
+    run.dag.get_task(f"{FIRST}.wait_1").grace_s = 0.3
+    with pytest.raises(TaskDeferred) as handed:
+        run.statement(FIRST)
+    hosts.away.clear()
+
+    def connect(*, port: int, timeout_ms: int) -> None:
+        extra = json.dumps({"operation_timeout_ms": timeout_ms})
+        connection(
+            "zookeeper_default", conn_type="zookeeper", host=zookeeper.hosts[0][0], port=port, extra=extra
+        )
+
+    # Nobody listens at port 1.
+    connect(port=1, timeout_ms=200)
+    (event,) = interrupted(
+        handed.value.trigger, lambda: connect(port=zookeeper.hosts[0][1], timeout_ms=10_000)
+    )
     assert isinstance(event, TaskSuccessEvent)
     assert recorded(tmp_path) == {(1, "done"): SIX}
 

@@ -7,13 +7,16 @@ the run and goes on. Nothing is sent and nothing is cancelled from here.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from engine.env import Env, SystemEnv
-from engine.errors import Corrupt, Refused
+from engine.errors import ConfigError, Corrupt, Refused
+from engine.keeper.base import Keeper
 from engine.migrations.model import Run, StatementRef
 from oncluster_airflow.cleared import close_again
 from oncluster_airflow.deadlines import unfinished_hosts
@@ -95,11 +98,24 @@ class MigrationStatementTrigger(BaseTrigger):
         return found or WaitResult(WaitState.TIMEOUT, str(StatementRef.from_json(self.ref_json)))
 
     async def _wait(self) -> WaitResult:
-        config = await KeeperHook(self.keeper_conn_id).aconfig()
+        hook, here = KeeperHook(self.keeper_conn_id), asyncio.get_running_loop()
+        config = await hook.aconfig()
         run, ref = Run.from_json(self.run_json), StatementRef.from_json(self.ref_json)
 
         def limit_s() -> float | None:
             return None if self.deadline_s is None else max(0.0, self.deadline_s - self._env.now_s())
+
+        @contextlib.asynccontextmanager
+        async def session() -> AsyncIterator[Keeper]:
+            """With the connection as it is by now: it may be corrected while the wait is in vain. Only the
+            triggerer's own loop has the way to it."""
+            nonlocal config
+            asked = asyncio.run_coroutine_threadsafe(hook.aconfig(), here)
+            # That its database is out of reach looks to Airflow as if there were no such connection.
+            with contextlib.suppress(ConfigError):
+                config = await asyncio.wrap_future(asked)
+            async with open_session(config) as keeper:
+                yield keeper
 
         def open_workspace() -> Workspace:
             return Workspace.open(self.cluster, folder=self.folder)
@@ -113,11 +129,9 @@ class MigrationStatementTrigger(BaseTrigger):
             )
             if isinstance(found, WaitResult):
                 return found
-            result = await wait_for_statement(
-                found, lambda: open_session(config), run, ref, limit_s=limit_s()
-            )
+            result = await wait_for_statement(found, session, run, ref, limit_s=limit_s())
             if self.closes:
-                await close_again(found, lambda: open_session(config), run)
+                await close_again(found, session, run)
             return result
 
         return await on_own_loop(wait, name=f"oncluster-wait-{self.cluster}")
