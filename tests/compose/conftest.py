@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.compose.docker_engine import Engine, NoEngine, base_image, compose_command, engine
+from tests.compose.docker_engine import Engine, NoEngine, base_image, compose_command, ended_in_order, engine
 
 
 @pytest.fixture(scope="session")
@@ -19,6 +19,7 @@ def docker_engine() -> Iterator[Engine]:
     with contextlib.ExitStack() as stack:
         try:
             compose_command()
+            stack.enter_context(ended_in_order())
             found = stack.enter_context(engine())
         except NoEngine as reason:
             pytest.skip(str(reason))
