@@ -47,7 +47,7 @@ _NO_ENTRY = frozenset(
 _GAPS: Mapping[int | None, Gap] = {Code.ACCESS_DENIED: Gap.DENIED, Code.QUOTA_EXCEEDED: Gap.OVER_QUOTA}
 _TABLES = (
     *("replicas", "replication_queue", "mutations", "distribution_queue", "disks", "detached_parts"),
-    *("clusters", "macros"),
+    *("clusters", "macros", "detached_tables"),
 )
 _NUMBER = "toInt64(toUInt64({}))"
 _UNIX = "toInt64(toUInt32({}))"
@@ -123,10 +123,14 @@ async def ask_host(site: Site, host: HostId, *, path: str = "") -> HostFacts:
         tables = [replica.table for replica in replicas]
         queue, mutations = await asyncio.gather(_queue(asking, tables), _mutations(asking, tables))
         return _facts(asking, version, replicas=replicas, queue=queue, mutations=mutations)
-    (replicas, queue, mutations), (spools, disks, detached), (clock, configuration) = await asyncio.gather(
+    (
+        (replicas, queue, mutations),
+        (spools, disks, detached),
+        (detached_tables, clock, configuration),
+    ) = await asyncio.gather(
         asyncio.gather(_replicas(asking), _queue(asking), _mutations(asking)),
         asyncio.gather(_spools(asking), _disks(asking), _detached(asking)),
-        asyncio.gather(_clock(asking, version), _configuration(asking)),
+        asyncio.gather(_detached_tables(asking), _clock(asking, version), _configuration(asking)),
     )
     return _facts(
         asking,
@@ -137,6 +141,7 @@ async def ask_host(site: Site, host: HostId, *, path: str = "") -> HostFacts:
         spools=spools,
         disks=disks,
         detached=detached,
+        detached_tables=detached_tables,
         clock=clock,
         configuration=configuration,
     )
@@ -315,6 +320,13 @@ async def _disks(asking: _Asking) -> tuple[DiskFacts, ...]:
         # Object storage has no end, and says the largest number that it can.
         if 0 < row["total_space"] < 2**62
     )
+
+
+async def _detached_tables(asking: _Asking) -> frozenset[TableName]:
+    if "detached_tables" not in asking.columns:
+        return frozenset()
+    rows = await asking.rows("detached_tables", {"database": "{}", "table": "{}"})
+    return frozenset(TableName(row["database"], row["table"]) for row in rows)
 
 
 async def _detached(asking: _Asking) -> tuple[DetachedFacts, ...]:

@@ -50,12 +50,13 @@ def _host_without_it(
     facts: ClusterFacts, path: str, replica: RegisteredReplica, homes: Homes
 ) -> HostId | None:
     """The host that should run the replica and does not have it, if every host of its shard was asked. Not
-    one that has the table as another replica, since its `{replica}` was changed: nothing is lost there."""
+    one that has the table as another replica, since its `{replica}` was changed, or has it detached: nothing
+    is lost there."""
     home = homes.home_of(path, replica.name, replica.host)
     if home is None or replica.is_active or facts.told_of(path, replica.name) is not None:
         return None
     own = facts.hosts[home].replica(replica.table)
-    if own is not None and own.path == path:
+    if (own is not None and own.path == path) or replica.table in facts.hosts[home].detached_tables:
         return None
     shard = {home, *facts.shards.get(facts.shard_of(home), ())}
     is_known = all(facts.hosts[host].knows_replicas for host in shard if host in facts.hosts)
@@ -96,14 +97,15 @@ def _too_few(
     active = total - len(inactive)
     shard = next((facts.shard_of(host.host) for host, r in facts.replicas() if r.path == table.path), 0)
     is_meant = is_short and not unexplained and len(facts.shards.get(shard, ())) < (least or 0)
-    names = listed(replica.name for replica in unexplained)
+    names = listed(f"{replica.name}{_detached_on(facts, table, replica, homes)}" for replica in unexplained)
     yield finding(
         facts,
         FindingKind.TOO_FEW_REPLICAS,
         Severity.CRITICAL if not active else Severity.INFO if is_meant else Severity.WARNING,
         f"{name} at {table.path} has {total} replicas, {active} of them active"
         + (f"; inactive: {names}." if names else f"; {least} are wanted."),
-        "Start the servers of those that are inactive; drop those whose server is gone (`oncluster cleanup`)."
+        "Start the servers of those that are inactive, or attach the table; drop those whose "
+        "server is gone (`oncluster cleanup`)."
         if names
         else "Create the table on another host of the shard; a lost disk loses data for ever meanwhile.",
         subject=f"{name} at {table.path}",
@@ -111,6 +113,15 @@ def _too_few(
         active_replicas=active,
         shard=shard,
     )
+
+
+def _detached_on(
+    facts: ClusterFacts, table: RegisteredTable, replica: RegisteredReplica, homes: Homes
+) -> str:
+    home = homes.home_of(table.path, replica.name, replica.host)
+    if home is None or replica.table not in facts.hosts[home].detached_tables:
+        return ""
+    return f" (detached on {home.readable})"
 
 
 def _is_explained(

@@ -182,6 +182,8 @@ class HostFacts:
     spools: tuple[SpoolFacts, ...] = ()
     disks: tuple[DiskFacts, ...] = ()
     detached: tuple[DetachedFacts, ...] = ()
+    detached_tables: frozenset[TableName] = frozenset()
+    """Of servers that say so: since 24.4."""
     clock: ClockFacts | None = None
     configuration: ConfigurationFacts = ConfigurationFacts()
     unreadable: tuple[Unreadable, ...] = ()

@@ -40,6 +40,7 @@ COLUMNS = {
     "detached_parts": "database table name modification_time reason",
     "clusters": "cluster shard_num replica_num host_name port is_local",
     "macros": "macro substitution",
+    "detached_tables": "database table",
 }
 """What a server of today has; texts begin empty, numbers 0."""
 _TEXTS = re.compile("database|table|path|name|exception|reason|type|command|id|part$")

@@ -307,6 +307,19 @@ def test_a_finding_of_a_host_that_has_fallen_silent_is_not_resolved(tmp_path):
     assert seen.resolved == ()
 
 
+def test_a_table_that_its_host_has_detached_is_not_lost(tmp_path):
+    def change(nodes):
+        nodes[1].tables["replicas"] = []
+        nodes[1].tables["detached_tables"] = [{"database": "d", "table": "t"}]
+
+    async def prepare(where):
+        await where.keeper.remove(f"{PATH}/replicas/n2/is_active")
+
+    (finding,) = looked(tmp_path, change, prepare=prepare).findings
+    assert (finding.kind, finding.severity) == (K.TOO_FEW_REPLICAS, Severity.WARNING)
+    assert "inactive: n2 (detached on n2:9000)" in finding.what
+
+
 def test_keeper_is_slow_when_only_its_writes_are(tmp_path):
     """The disk of its log is; reads come from memory."""
 
