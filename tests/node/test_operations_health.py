@@ -298,6 +298,23 @@ def test_a_replica_whose_parts_keeper_does_not_know_is_made_to_follow_the_others
     place.run(story())
 
 
+def test_a_table_that_its_host_has_detached_is_to_be_attached_and_not_cloned_anew(place: Place) -> None:
+    async def story() -> None:
+        async with place.site() as site:
+            table = await place.table()
+            await place.command("n2", f"DETACH TABLE {table}")
+            report = await found(site, FindingKind.TOO_FEW_REPLICAS)
+            assert [f.kind for f in report.findings if f.severity > Severity.INFO] == [
+                FindingKind.TOO_FEW_REPLICAS
+            ]
+            assert "(detached on n2:9000)" in report.findings[0].what
+            assert (await plan_repair(site, report)).acts == ()
+            await place.command("n2", f"ATTACH TABLE {table}")
+            await healthy(site)
+
+    place.run(story())
+
+
 @pytest.mark.extended
 def test_a_host_that_is_down_and_then_has_lost_its_disk_is_cloned_anew(place: Place) -> None:
     async def story() -> None:
