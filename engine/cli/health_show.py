@@ -12,7 +12,7 @@ from engine.operations.finding import Finding, Severity
 from engine.operations.health import HealthReport
 from engine.operations.records import FindingRecord, Sample
 from engine.operations.repair import Proof
-from engine.wording import duration, moment
+from engine.wording import count, duration, moment
 
 _BARS = "▁▂▃▄▅▆▇█"
 _MOST_POINTS = 60
@@ -76,8 +76,9 @@ def show_report(report: HealthReport) -> None:
     facts = report.to_json()
     silent = f", {len(facts['silent_hosts'])} silent" if facts["silent_hosts"] else ""
     click.echo(
-        f"{report.cluster}: {facts['hosts']} hosts{silent}, {facts['tables']} replicated tables with "
-        f"{facts['replicas']} replicas, {moment(report.at_ms)}"
+        f"{report.cluster}: {count(facts['hosts'], 'host')}{silent}, "
+        f"{count(facts['tables'], 'replicated table')} with {count(facts['replicas'], 'replica')}, "
+        f"{moment(report.at_ms)}"
     )
     for finding in report.findings:
         show_finding(finding)

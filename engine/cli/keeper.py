@@ -37,7 +37,7 @@ from engine.keeper.recipes import (
     wait_until_exists,
     wait_until_gone,
 )
-from engine.wording import moment
+from engine.wording import count, moment
 
 TREE_LIMIT = 1000
 
@@ -317,7 +317,10 @@ def rm(path: str, recursive: bool, yes: bool, config: Path | None, as_json: bool
         click.echo(each)
     if len(doomed) > TREE_LIMIT:
         click.echo(f"… and {len(doomed) - TREE_LIMIT} more")
-    click.echo(f"{'Removed' if yes else 'Would remove; give --yes to do it'}: {len(doomed)} nodes.", err=True)
+    click.echo(
+        f"{'Removed' if yes else 'Would remove; give --yes to do it'}: {count(len(doomed), 'node')}.",
+        err=True,
+    )
 
 
 @group.command()

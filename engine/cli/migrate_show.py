@@ -73,7 +73,9 @@ class Reporter:
         self._sink.__exit__(kind, error, trace)
 
     def on_begin(self, run: Run) -> None:
-        self._steps.running(_RUN, f"{len(run.steps)} migrations, {len(run.refs)} statements")
+        self._steps.running(
+            _RUN, f"{count(len(run.steps), 'migration')}, {count(len(run.refs), 'statement')}"
+        )
 
     def on_statement(self, progress: Progress) -> None:
         if progress.verdict is Verdict.WAIT:
@@ -254,7 +256,7 @@ def show_rehearsal(rehearsal: Rehearsal) -> None:
     played = len(rehearsal.statements)
     took_ms = sum(statement.duration_ms for statement in rehearsal.statements)
     verdict = "ok" if rehearsal.is_ok else "failed"
-    click.echo(f"Rehearsal {verdict}: {played} statements in {took_ms} ms.")
+    click.echo(f"Rehearsal {verdict}: {count(played, 'statement')} in {took_ms} ms.")
     if rehearsal.advice:
         click.echo(rehearsal.advice)
 

@@ -8,7 +8,7 @@ from engine.config.health_model import HealthSettings
 from engine.operations.finding import Finding, FindingKind, Severity
 from engine.operations.health.facts import ClusterFacts, WaitingHost
 from engine.operations.health.making import finding
-from engine.wording import duration, listed
+from engine.wording import count, duration, listed
 
 
 def check_ddl(facts: ClusterFacts, settings: HealthSettings) -> Iterator[Finding]:
@@ -35,7 +35,7 @@ def check_ddl(facts: ClusterFacts, settings: HealthSettings) -> Iterator[Finding
             facts,
             FindingKind.STUCK_DDL,
             Severity.CRITICAL if idle else Severity.WARNING,
-            f"{entry.entry} waits for {len(entry.waiting)} hosts for {duration(age_s)} ({why}): "
+            f"{entry.entry} waits for {count(len(entry.waiting), 'host')} for {duration(age_s)} ({why}): "
             f"{entry.statement}",
             _advice(bool(down), bool(idle), bool(strangers)),
             subject=entry.entry,

@@ -8,7 +8,7 @@ from engine.config.health_model import HealthSettings
 from engine.operations.finding import Fact, Finding, FindingKind, Severity
 from engine.operations.health.facts import ClusterFacts, Gap, HostFacts, Silence
 from engine.operations.health.making import finding
-from engine.wording import listed, shortened, size
+from engine.wording import count, listed, shortened, size
 
 _OF_QUOTAS = "a quota that is used up is so until its interval ends; --user may name another user"
 
@@ -209,7 +209,8 @@ def _spools(facts: ClusterFacts, host: HostFacts, settings: HealthSettings) -> I
                 facts,
                 FindingKind.SPOOL_BACKLOG,
                 Severity.WARNING,
-                f"{spool.files} files of {spool.table} wait on {host.host.readable} to be sent"
+                f"{count(spool.files, 'file waits', 'files wait')} on {host.host.readable} to be sent for "
+                f"{spool.table}"
                 f"{because}{blocked}",
                 "SYSTEM START DISTRIBUTED SENDS when they are stopped; bring back the shard that they are "
                 "for when it is away; when the error says that rows do not fit the shard's table any more, "

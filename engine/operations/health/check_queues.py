@@ -19,7 +19,7 @@ from engine.operations.health.facts import (
 )
 from engine.operations.health.making import about, finding, place
 from engine.sql import redact
-from engine.wording import duration, listed, shortened
+from engine.wording import count, duration, listed, shortened
 
 _MUTATE = "MUTATE_PART"
 _CODE = re.compile(r"Code: (\d+)")
@@ -77,13 +77,14 @@ def _stuck(
     oldest_s = min(entry.created_s for entry in entries)
     reason = worst.exception or worst.postpone_reason or "it gives no reason"
     where = f"{replica.table} on {host.host.readable}"
+    tried = f"{worst.type} {worst.part} was tried {count(worst.tries, 'time')}"
     if is_damage:
-        what = f"{where} cannot read its files: {worst.type} {worst.part} was tried {worst.tries} times: "
+        what = f"{where} cannot read its files: {tried}: "
         advice = "Have its parts checked (CHECK TABLE): broken ones are fetched from another replica."
     else:
         what = (
-            f"{len(entries)} entries of the queue of {where} are stuck for "
-            f"{duration(_age_s(facts, oldest_s))}; {worst.type} {worst.part} was tried {worst.tries} times: "
+            f"{count(len(entries), 'entry is', 'entries are')} stuck in the queue of {where} for "
+            f"{duration(_age_s(facts, oldest_s))}; {tried}: "
         )
         advice = (
             "Remove the reason that the exception names, then SYSTEM RESTART REPLICA, which tries at once."
@@ -126,7 +127,7 @@ def _mutations(facts: ClusterFacts, settings: HealthSettings) -> Iterator[Findin
         if not _is_over(age_s, limits.mutation_fail_s if is_failing else limits.mutation_age_s):
             continue
         hosts = listed(each.host.readable for each, _, _ in tellers)
-        to_do = f", {mutation.parts_to_do} parts to do" if mutation.parts_to_do >= 0 else ""
+        to_do = f", {count(mutation.parts_to_do, 'part')} to do" if mutation.parts_to_do >= 0 else ""
         yield finding(
             facts,
             FindingKind.STUCK_MUTATION,

@@ -14,7 +14,7 @@ from engine.names import TableName
 from engine.operations.finding import Finding, FindingKind, Severity
 from engine.operations.health.facts import ClusterFacts, HostFacts, ReplicaFacts
 from engine.operations.health.making import about, finding
-from engine.wording import duration, listed, shortened
+from engine.wording import count, duration, listed, shortened
 
 
 def check_replicas(facts: ClusterFacts, settings: HealthSettings) -> Iterator[Finding]:
@@ -172,11 +172,13 @@ def _broken(facts: ClusterFacts, host: HostFacts, settings: HealthSettings) -> I
     for replica in host.replicas:
         limit = settings.of(replica.table).parts_to_check
         if limit is not None and replica.parts_to_check > limit:
-            told[replica.table].append(f"{replica.parts_to_check} parts wait to be checked (limit {limit})")
+            told[replica.table].append(
+                f"{count(replica.parts_to_check, 'part')} to be checked (limit {limit})"
+            )
             severity.setdefault(replica.table, Severity.WARNING)
     for detached in host.detached:
         told[detached.table].append(
-            f"{detached.parts} broken parts are in detached/, the newest for "
+            f"{count(detached.parts, 'broken part')} in detached/, the newest for "
             f"{duration(facts.now_ms / 1000 - detached.newest_s)}"
         )
         severity.setdefault(detached.table, Severity.INFO)

@@ -14,7 +14,7 @@ from engine.operations.finding import Finding, FindingKind, Severity
 from engine.operations.health.facts import ClusterFacts, RegisteredReplica, RegisteredTable
 from engine.operations.health.making import finding, place
 from engine.operations.homes import Homes, Told
-from engine.wording import listed
+from engine.wording import count, listed
 
 
 def check_tables(facts: ClusterFacts, settings: HealthSettings) -> Iterator[Finding]:
@@ -102,7 +102,7 @@ def _too_few(
         facts,
         FindingKind.TOO_FEW_REPLICAS,
         Severity.CRITICAL if not active else Severity.INFO if is_meant else Severity.WARNING,
-        f"{name} at {table.path} has {total} replicas, {active} of them active"
+        f"{name} at {table.path} has {count(total, 'replica')}, {active} of them active"
         + (f"; inactive: {names}." if names else f"; {least} are wanted."),
         "Start the servers of those that are inactive, or attach the table; drop those whose "
         "server is gone (`oncluster cleanup`)."

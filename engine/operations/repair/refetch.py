@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from engine.operations.health.gather import read_table
 from engine.operations.repair.performing import Steps, Work
-from engine.wording import shortened
+from engine.wording import count, shortened
 
 
 async def _is_damaged(work: Work) -> bool:
@@ -43,9 +43,9 @@ async def _still_wrong(work: Work) -> str:
     if work.trouble or told is None:
         return work.trouble
     if told.parts_to_check:
-        return f"{told.parts_to_check} parts wait to be checked"
+        return f"{count(told.parts_to_check, 'part')} to be checked"
     if told.queue_size:
-        return f"its queue has {told.queue_size} entries"
+        return f"its queue has {count(told.queue_size, 'entry', 'entries')}"
     bad = await read_table(work.site, work.host, work.table)
     return "" if bad is None else f"it cannot be read whole: {shortened(bad.error)}"
 

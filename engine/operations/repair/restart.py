@@ -14,7 +14,7 @@ from engine.operations.health.facts import HostFacts
 from engine.operations.repair.performing import PAUSE_S, Steps, Work, host_of
 from engine.operations.repair.proof import prove
 from engine.operations.site import Site
-from engine.wording import listed, shortened
+from engine.wording import count, listed, shortened
 
 
 async def _has_trouble(work: Work) -> bool:
@@ -38,7 +38,10 @@ def _failing(work: Work) -> str:
     failing = [entry for entry in host.queue if entry.table == work.table and entry.exception]
     if not failing:
         return ""
-    return f"{len(failing)} entries of its queue fail, one with {shortened(failing[0].exception)}"
+    return (
+        f"{count(len(failing), 'entry', 'entries')} of its queue failed, one with "
+        f"{shortened(failing[0].exception)}"
+    )
 
 
 RESTART = Steps(needed=_has_trouble, do=_restart)

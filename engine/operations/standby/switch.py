@@ -32,6 +32,7 @@ from engine.operations.health.facts import Gap, HostFacts
 from engine.operations.site import Site
 from engine.operations.standby.check import Tell, check_standby
 from engine.operations.standby.model import DataDepth, Step, StepState
+from engine.wording import count, size
 
 WATCH_S = 5.0
 _NAMED_AT_MOST = 3
@@ -180,15 +181,15 @@ async def _replicas_are_level(site: Site) -> _Seen:
         return _Seen(StepState.OPEN, _list(trouble))
     if unknown:
         return _Seen(StepState.UNKNOWN, _list(unknown))
-    count = sum(len(each.replicas) for each in facts)
-    return _Seen(StepState.DONE, f"{count} replicas have nothing to do")
+    replicas = sum(len(each.replicas) for each in facts)
+    return _Seen(StepState.DONE, f"nothing to do for {count(replicas, 'replica')}")
 
 
 async def _spools_are_empty(site: Site) -> _Seen:
     facts = await _facts(site)
     full = [
-        f"{each.host.readable} has {spool.files} files ({spool.size_bytes} bytes) and {spool.broken_files} "
-        f"broken ones for {spool.table}"
+        f"{each.host.readable} has {count(spool.files, 'file')} ({size(spool.size_bytes)}) and "
+        f"{spool.broken_files} broken ones for {spool.table}"
         for each in facts
         for spool in each.spools
         if spool.files or spool.broken_files
@@ -215,7 +216,7 @@ async def _full_buffers(site: Site) -> list[str]:
 
     answers = await site.ask_all(rows)
     return [
-        f"{host.readable} has {answer} rows in Buffer tables"
+        f"{host.readable} has {count(answer, 'row')} in Buffer tables"
         for host, answer in answers.items()
         if not isinstance(answer, OnclusterError) and answer
     ]
@@ -290,7 +291,7 @@ def _replica_trouble(facts: list[HostFacts]) -> list[str]:
             if replica.is_readonly:
                 found.append(f"{where} is read-only")
             if replica.queue_size:
-                found.append(f"{where} has {replica.queue_size} entries in its queue")
+                found.append(f"{where} has {count(replica.queue_size, 'entry', 'entries')} in its queue")
             elif replica.absolute_delay_s:
                 found.append(f"{where} is {replica.absolute_delay_s} s behind")
         for mutation in each.mutations:

@@ -328,7 +328,7 @@ def test_damage_waiting_checks_and_parts_set_aside_are_one_finding_of_the_worst_
     )
     finding = one(cluster(whole))
     assert (finding.kind, finding.severity) == (K.BROKEN_PARTS, Severity.CRITICAL)
-    assert "11 parts wait" in finding.what and "2 broken parts are in detached/" in finding.what
+    assert "11 parts to be checked" in finding.what and "2 broken parts in detached/" in finding.what
     assert about(cluster(replace(whole, unreadable=(), replicas=(replica(),)))) == [(K.BROKEN_PARTS, "info")]
 
 

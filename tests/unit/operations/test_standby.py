@@ -353,7 +353,7 @@ def test_what_an_old_server_cannot_tell_of_its_spools_is_for_people(tmp_path):
         (_spool, 4, "4 files"),
         (_buffer, 4, "old1:9000 has 7 rows in Buffer tables"),
         (_rows, 5, "d.t, partition p"),
-        (_standby_queue, 6, "has 1 entries in its queue"),
+        (_standby_queue, 6, "has 1 entry in its queue"),
     ],
 )
 def test_the_first_step_that_is_not_done_is_open_and_the_later_ones_wait(tmp_path, meddle, number, seen):
