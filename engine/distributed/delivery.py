@@ -4,8 +4,8 @@ Safety argument. A block has a token, made once and kept with it; every attempt 
 crash, on this replica or another one of the shard, carries the same token. A table that deduplicates by token
 (every replicated one; a plain one with `non_replicated_deduplication_window`) therefore stores it once,
 though an answer was lost and the block is sent again. What is *known* not to have happened (nobody listens,
-the replica refuses) goes to the next replica at once. What is unknown is left to the caller: a background
-sender repeats it, an INSERT in the foreground says so.
+the replica refuses) goes to the next replica at once, and to those that were not reached once more. What is
+unknown is left to the caller: a background sender repeats it, an INSERT in the foreground says so.
 
 Never: a new token for a block that was sent before; two replicas of one shard at the same time.
 """
@@ -28,6 +28,10 @@ from engine.distributed.replica_choice import (
 from engine.env import Env
 from engine.errors import Code, NodeUnavailable, OnclusterError, ReplyLost, SqlError
 from engine.names import HostId, quote_identifier
+
+CONNECTION_TRIES = 3
+"""As in ClickHouse (`connections_with_failover_max_tries`): where a machine has far too much to do, a second
+passes before a connection is made. One that is refused is refused again at once."""
 
 TOKEN_SETTING = "insert_deduplication_token"
 DEPTH_SETTING = "max_distributed_depth"
@@ -140,22 +144,25 @@ class Deliveries:
 
         `until_s` is when an answer of another node is waited for no longer, monotonic.
         """
-        tried: list[str] = []
-        code = 0
-        for peer in self.in_order(peers, policy):
-            try:
-                await self.to(peer, block, until_s=until_s)
-                return peer
-            except NodeUnavailable as error:
-                tried.append(f"{peer.name.readable}: {error.message}")
-            except SqlError as error:
-                if error.code not in _CANNOT_NOW:
-                    raise
-                code = code or error.code
-                tried.append(f"{peer.name.readable}: {error.message}")
+        failed: dict[Peer, OnclusterError] = {}
+        left = self.in_order(peers, policy)
+        for _ in range(CONNECTION_TRIES):
+            for peer in left:
+                try:
+                    await self.to(peer, block, until_s=until_s)
+                    return peer
+                except NodeUnavailable as error:
+                    failed[peer] = error
+                except SqlError as error:
+                    if error.code not in _CANNOT_NOW:
+                        raise
+                    failed[peer] = error
+            left = [peer for peer in left if isinstance(failed[peer], NodeUnavailable)]
+        tried = [f"{peer.name.readable}: {error.message}" for peer, error in failed.items()]
+        code = next((error.code for error in failed.values() if isinstance(error, SqlError)), None)
         if code and len(tried) == 1:
             raise SqlError(code, tried[0])
-        raise AllReplicasFailed(f"All connection tries failed. Log: {'; '.join(tried)}", code=code or None)
+        raise AllReplicasFailed(f"All connection tries failed. Log: {'; '.join(tried)}", code=code)
 
     async def to(self, peer: Peer, block: Block, *, until_s: float | None = None) -> None:
         """Deliver to this one. Raises NodeUnavailable, ReplyLost, SqlError."""

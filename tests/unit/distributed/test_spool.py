@@ -425,6 +425,19 @@ class KnowsTokens:
         self.written.append((block.token, with_token))
 
 
+class Busy:
+    """A sink: a connection to each host is made when it was tried so often; remembers who was tried."""
+
+    def __init__(self, **tries: int) -> None:
+        self.tries = tries
+        self.asked: list[str] = []
+
+    async def write(self, peer: Peer, block: Block, *, with_token: bool) -> None:
+        self.asked.append(peer.host)
+        if self.asked.count(peer.host) < self.tries[peer.host.replace("-", "_")]:
+            raise NodeUnavailable("no connection within a second")
+
+
 class Answers:
     """A sink: what each host answers; remembers who was asked."""
 
@@ -445,7 +458,7 @@ BLOCK = Block("db", "t", ("k",), "token", lambda: rows(b"x"))
 IN_ORDER = Policy(LoadBalancing.IN_ORDER)
 
 
-def deliver(sink: Answers, times: int = 1) -> Deliveries:
+def deliver(sink: Answers | Busy, times: int = 1) -> Deliveries:
     deliveries = Deliveries(sink, FixedEnv(), own_host="me")
 
     async def run() -> None:
@@ -461,6 +474,20 @@ def test_the_next_replica_gets_what_the_first_certainly_did_not() -> None:
     deliveries = deliver(sink, times=2)
     assert [host for host, _ in sink.asked] == ["host-1-1", "host-1-2", "host-1-2"]
     assert deliveries.failures.count(HostId("host-1-1", 9000)) == 1
+
+
+def test_a_connection_is_tried_three_times_and_the_other_replica_in_between() -> None:
+    sink = Busy(host_1_1=3, host_1_2=4)
+    deliveries = deliver(sink)
+    assert sink.asked == ["host-1-1", "host-1-2"] * 2 + ["host-1-1"]
+    assert deliveries.failures.count(HostId("host-1-1", 9000)) == 2
+
+
+def test_a_replica_that_cannot_take_rows_now_is_asked_once() -> None:
+    sink = Answers(host_1_1=SqlError(Code.TABLE_IS_READ_ONLY, "no Keeper"), host_1_2=NodeUnavailable("down"))
+    with pytest.raises(AllReplicasFailed):
+        deliver(sink)
+    assert [host for host, _ in sink.asked] == ["host-1-1", "host-1-2", "host-1-2", "host-1-2"]
 
 
 def test_a_lost_answer_is_the_callers_to_repeat() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from engine.client import NodeClient
-from engine.distributed.delivery import Policy
+from engine.distributed.delivery import CONNECTION_TRIES, Policy
 from engine.distributed.peers import Peer, PeerShard
 from engine.distributed.replica_choice import (
     Candidate,
@@ -31,9 +31,6 @@ _MAX_SEEN = 10_000
 _REQUEST_S = 10.0
 """As long as a request may take whose sender does not say."""
 _CONNECT_S = 1.0
-_MORE_TRIES = 2
-"""As in ClickHouse (`connections_with_failover_max_tries` is 3): where a machine has far too much to do, a
-second passes before a connection is made. One that is refused is refused again at once."""
 
 
 @dataclass(slots=True)
@@ -68,7 +65,7 @@ class PeerHealth:
                 user=peer.user,
                 password=peer.password,
                 connect_timeout_s=_CONNECT_S,
-                retries=_MORE_TRIES,
+                retries=CONNECTION_TRIES - 1,
                 retry_pause_s=0.0,
                 max_answer_bytes=MAX_ANSWER_BYTES,
                 timeout_s=_REQUEST_S,
