@@ -333,6 +333,21 @@ def test_nothing_reaches_a_replicated_table_through_another_object(pair: Pair, s
     refused(pair.n1.post(sql), 48)
 
 
+def test_a_refreshable_view_may_send_its_rows_to_this_node_as_any_client(pair: Pair) -> None:
+    n1 = pair.n1
+    n1.query("CREATE TABLE d.sent (a UInt64) ENGINE = ReplicatedMergeTree('/sent', 'r') ORDER BY a")
+    address = f"{n1.url}/?query=INSERT%20INTO%20d.sent%20FORMAT%20Native"
+    n1.query(f"CREATE TABLE d.sending (a UInt64) ENGINE = URL('{address}', 'Native')")
+    n1.query(
+        "CREATE MATERIALIZED VIEW d.sends REFRESH EVERY 1 YEAR APPEND TO d.sending EMPTY AS SELECT 5 AS a"
+    )
+    n1.query("SYSTEM REFRESH VIEW d.sends")
+    n1.query("SYSTEM WAIT VIEW d.sends")
+    assert n1.query("SELECT * FROM d.sent") == "5\n"
+    assert pair.children("/sent/replicas/r/parts") == ["all_0_0_0"]
+    n1.query("DROP TABLE d.sends")
+
+
 def test_what_a_buffer_writes_into_does_not_become_a_replicated_table(pair: Pair) -> None:
     n1 = pair.n1
     n1.query("CREATE TABLE d.fed (a UInt64) ENGINE = MergeTree ORDER BY a")

@@ -55,7 +55,7 @@ def refuse_refresh(sql: str) -> None:
             Code.NOT_IMPLEMENTED,
             "A refreshable materialized view cannot have a replicated table of its own: chDB refreshes it, "
             "and its rows would come to no other replica.",
-            hint="INSERT … SELECT into a replicated table regularly.",
+            hint="APPEND TO a table of engine URL whose address is an INSERT into a replicated table.",
         )
 
 
