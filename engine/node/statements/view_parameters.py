@@ -38,8 +38,15 @@ def view_calls(sql: str) -> Sequence[ViewCall]:
         arguments = [_argument(text) for text in engine_arguments(cursor)]
         given = {name: value for name, value in arguments if name}
         if given and len(given) == len(arguments):
-            found.append(ViewCall(ref.start, cursor.last_end, ref.name, given))
+            found.append(ViewCall(ref.start, cursor.last_end, _split(ref.name), given))
     return found
+
+
+def _split(name: TableName) -> TableName:
+    """chDB takes a dot in the name for one between database and view: in a view's text it writes
+    `database.view`(…)."""
+    database, dot, view = name.table.partition(".")
+    return TableName(database, view) if dot and not name.database else name
 
 
 def _argument(text: str) -> tuple[str, str]:

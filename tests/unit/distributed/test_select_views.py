@@ -126,6 +126,24 @@ def test_final_and_sample_behind_a_view_mean_nothing(world: World, bench: Bench)
         assert world.ask(sql) == bench.ask(sql), sql
 
 
+def test_a_view_with_parameters_may_be_read_by_other_views(world: World, bench: Bench) -> None:
+    """chDB keeps the name with its database as one word: `one.under`(…)."""
+    for name, select in {
+        "under": "SELECT id, price FROM events WHERE id < {most:UInt64}",
+        "at_nine": "SELECT id FROM under(most = 9)",
+        "between": "SELECT id FROM {database}.under(most = {high:UInt64} + 1) WHERE id > {low:UInt64}",
+        "at_last": "SELECT * FROM {database}.between(low = 3, high = 7) UNION ALL SELECT * FROM at_nine",
+    }.items():
+        world.ask(f"CREATE VIEW {name} AS {select.replace('{database}', 'd')}")
+        bench.ask(f"CREATE OR REPLACE VIEW {name} AS {select.replace('{database}', 'one')}")
+    for sql in (
+        "SELECT count(), sum(id) FROM at_nine",
+        "SELECT id FROM between(low = 2, high = 6) ORDER BY id",
+        "SELECT id FROM at_last AS a JOIN between(low = 0, high = 5) AS b USING id ORDER BY id",
+    ):
+        assert world.ask(sql) == bench.ask(sql), sql
+
+
 def test_the_sides_of_a_paste_join_have_the_order_that_they_ask_for(world: World, bench: Bench) -> None:
     """chDB dropped it, and so the rows stood shard behind shard."""
     make_views(world, bench)

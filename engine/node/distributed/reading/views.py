@@ -63,13 +63,11 @@ class DistributedViews:
     async def all_names(self, sql: str, database: str) -> frozenset[TableName]:
         """What a text reads by name, in a database, and what the views among that read."""
         found: set[TableName] = set()
-        new = {ref.name.within(database) for ref in table_names(sql)}
+        new = _read_in(sql, database)
         while new and len(found) < _MAX_REMEMBERED:
             found |= new
             selects = await self._selects(sorted(new))
-            new = {
-                ref.name.within(inner) for inner, _, select in selects for ref in table_names(select)
-            } - found
+            new = {name for inner, _, select in selects for name in _read_in(select, inner)} - found
         return frozenset(found)
 
     async def replaced(self, asked: Asked) -> str:
@@ -178,7 +176,7 @@ class DistributedViews:
         return found
 
     async def _reads_distributed(self, select: str, database: str, depth: int) -> bool:
-        names = [ref.name.within(database) for ref in table_names(select)]
+        names = sorted(_read_in(select, database))
         for name in names:
             if await self._tables.find(name) is not None:
                 return True
@@ -191,6 +189,12 @@ class DistributedViews:
             if await self._reads_distributed(inner, inner_database, depth + 1):
                 return True
         return False
+
+
+def _read_in(sql: str, database: str) -> set[TableName]:
+    """The tables and views that a text reads, in a database."""
+    found = [ref.name for ref in table_names(sql)] + [call.name for call in view_calls(sql)]
+    return {name.within(database) for name in found}
 
 
 def names_read(sql: str) -> list[NameRef]:
