@@ -394,3 +394,13 @@ def test_an_error_quotes_what_the_user_wrote(cluster: Cluster, sql: str, quoted:
     text = refused(cluster.n1, sql).text
     assert quoted in text
     assert "http" not in text
+
+
+def test_a_view_with_prewhere_is_made_on_every_host(cluster: Cluster) -> None:
+    n1, create = cluster.n1, "VIEW {} AS SELECT k FROM default.t1_d PREWHERE k < 7 WHERE v = 'even'"
+    n1.query(f"CREATE {create.format('early ON CLUSTER c')}")
+    n1.query("CREATE DATABASE rep ON CLUSTER c ENGINE = Replicated('/rep', 's', '{replica}')")
+    n1.query(f"CREATE {create.format('rep.early')}")
+    for view in ("early", "rep.early"):
+        assert cluster.nodes["n3"].query(f"SELECT count(), sum(k) FROM {view}") == "4\t12\n"
+    n1.query("DROP DATABASE rep ON CLUSTER c SYNC")

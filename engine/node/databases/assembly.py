@@ -75,7 +75,9 @@ class DatabasesNode:
             as_started=as_started,
         )
         columns = TableColumns(local, env)
-        self.statements = DatabaseStatements(self.databases, columns, env, path=pool.path)
+        self.statements = DatabaseStatements(
+            self.databases, columns, env, path=pool.path, describable=distributed.describable
+        )
         self.cluster_facts = ClusterFacts(self.databases)
         replicated.macros_from(self.databases.macros_of)
         replicated.altering_in_database = self._altering

@@ -16,7 +16,6 @@ from engine.ddl.attempt import Fence
 from engine.errors import Code, SqlError
 from engine.names import quote_string
 from engine.node.databases.begun import BegunEntry
-from engine.node.databases.definition_places import select_of
 from engine.node.databases.local_database import QUIET, LocalDatabase, is_plain, not_loaded
 from engine.node.databases.moments import (
     DETACHES,
@@ -31,6 +30,7 @@ from engine.node.databases.rewriting import from_log, left_empty
 from engine.node.databases.texts import uuid_of
 from engine.node.replicated.definitions.if_empty import without_if_empty
 from engine.node.replicated.definitions.own_tables import table_behind
+from engine.node.statements.definition_places import select_of
 from engine.sql import Statement, StatementKind, parse_statement
 from engine.sql.parse import draft_of
 

@@ -30,7 +30,6 @@ from engine.node.databases.show import ShowDatabase
 from engine.node.databases.system_commands import DatabaseCommands
 from engine.node.databases.table_columns import AS_THEY_ARE, TableColumns
 from engine.node.databases.texts import uuid_of
-from engine.node.databases.view_columns import with_columns, with_columns_for_others
 from engine.node.replicated.definitions.definition_sql import Definition
 from engine.node.replicated.definitions.view_definition import inner_name
 from engine.node.replicated.running.statements import done
@@ -40,6 +39,7 @@ from engine.node.statements.own_dictionaries import with_whole_dictionaries
 from engine.node.statements.session_commands import trailing_settings
 from engine.node.statements.statement import Answer, Asked
 from engine.node.statements.temporary_tables import is_about_temporary
+from engine.node.statements.view_columns import Describable, with_columns, with_columns_for_others
 from engine.sql import (
     Statement,
     StatementKind,
@@ -74,13 +74,20 @@ class DatabaseStatements:
     """Asked before any other handler."""
 
     def __init__(
-        self, databases: ReplicatedDatabases, columns: TableColumns, env: Env, *, path: Path
+        self,
+        databases: ReplicatedDatabases,
+        columns: TableColumns,
+        env: Env,
+        *,
+        path: Path,
+        describable: Describable,
     ) -> None:
         """`path` is the node's data."""
         self._databases = databases
         self._columns = columns
         self._env = env
         self._path = path
+        self._describable = describable
         self._show = ShowDatabase(databases.catalog)
         self._commands = DatabaseCommands(databases)
 
@@ -205,13 +212,13 @@ class DatabaseStatements:
             sql, asked = defined, replace(asked, settings={**asked.settings, **AS_THEY_ARE})
         await asked.check_syntax()
         sql = await with_function_bodies(asked, sql, self._path)
-        sql = await with_columns(asked, sql)
+        sql = await with_columns(asked, sql, self._describable)
         asked = replace(asked, settings={**asked.settings, **output_settings(asked.sql)})
         own = {**asked.session.settings, **asked.settings, **trailing_settings(asked.sql)}
         mode = OutputMode.parse(settings.get("distributed_ddl_output_mode", "throw"))
         timeout_s = number(settings, "distributed_ddl_task_timeout", DEFAULT_TIMEOUT_S)
         query = for_log(sql, self._env.new_uuid)
-        others = await with_columns_for_others(asked, for_others(query))
+        others = await with_columns_for_others(asked, for_others(query), self._describable)
         written_out = await self._columns.written_out(asked, others)
         if written_out != others:
             own |= AS_THEY_ARE

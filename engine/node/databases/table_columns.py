@@ -18,9 +18,9 @@ import logging
 from engine.env import Env
 from engine.errors import SqlError
 from engine.names import TableName, quote_identifier, quote_string
-from engine.node.databases.definition_places import behind_name, described, select_of
 from engine.node.replicated.definitions.definition_sql import Definition, comment_at
 from engine.node.replicated.running.local_tables import LocalTables
+from engine.node.statements.definition_places import behind_name, described, select_of
 from engine.node.statements.statement import Asked
 from engine.sql import StatementKind
 from engine.sql.cursor import Cursor, Role

@@ -215,6 +215,10 @@ class DistributedNode:
             asked = await self._asked_first.with_filters(asked)
         return await self._selects.prepare(asked, statement, failover)
 
+    async def describable(self, select: str, database: str) -> str:
+        """A SELECT, in a database, as chDB can describe it."""
+        return await self._selects.describable(select, database)
+
     async def with_values(self, asked: Asked, statement: Statement) -> Asked:
         """The request, with values for subqueries over Distributed tables where chDB cannot read those.
         Raises SqlError."""

@@ -26,6 +26,7 @@ from engine.storage import ChdbSession
 from engine.storage.guard import check_statement
 
 _K = StatementKind
+_READS = frozenset({_K.CREATE_TABLE, _K.CREATE_VIEW})
 _READING = re.compile(r"\b(AS|CONSTRAINT|PROJECTION|TTL)\b", re.IGNORECASE)
 
 
@@ -111,7 +112,7 @@ class DistributedExecutor(ExecutorLayer[ReplicatedExecutor]):
         DELETE and UPDATE. Raises SqlError for what is kept and would read some."""
         if is_mutation(statement):
             return await self._with_values(execution, statement)
-        if statement.kind is not _K.CREATE_TABLE or not _READING.search(execution.sql):
+        if statement.kind not in _READS or not _READING.search(execution.sql):
             return execution
         check_statement(statement, execution.sql)
         asked = self._asked(execution)

@@ -144,6 +144,34 @@ def test_a_view_with_parameters_may_be_read_by_other_views(world: World, bench: 
         assert world.ask(sql) == bench.ask(sql), sql
 
 
+PREWHERES = """
+SELECT id, price FROM events PREWHERE id < 20 WHERE price > 3
+SELECT e.id, p.name FROM events AS e JOIN people AS p ON e.id = p.id PREWHERE city = 'Rome' OR e.id < 9
+SELECT max(city) FROM (SELECT * FROM events PREWHERE id IN (SELECT id FROM events PREWHERE id > 9))
+SELECT x, id FROM events PREWHERE (id + 1 AS x) < 30
+WITH q AS (SELECT id FROM events PREWHERE id < 7) SELECT * FROM q JOIN people USING id PREWHERE age > 3
+"""
+
+
+def test_a_view_may_have_prewhere_and_be_described(world: World, bench: Bench) -> None:
+    """chDB finds out the columns of what it makes a view of, or describes, and allows no PREWHERE there."""
+    world.make("people", table="people", columns=PEOPLE)
+    for number, select in enumerate(PREWHERES.strip().splitlines()):
+        world.ask(f"CREATE OR REPLACE VIEW pre{number} AS {select} COMMENT 'with PREWHERE'")
+        bench.ask(f"CREATE OR REPLACE VIEW pre{number} AS {select}")
+        for sql in (
+            f"SELECT * FROM pre{number} ORDER BY ALL",
+            f"DESCRIBE ({select})",
+            f"DESCRIBE pre{number}",
+        ):
+            assert world.ask(sql) == bench.ask(sql), sql
+        assert " PREWHERE " in world.ask(f"SELECT as_select FROM system.tables WHERE name = 'pre{number}'")
+    few = "(id String) AS SELECT id FROM events PREWHERE id < 3"
+    world.ask(f"CREATE VIEW few_pre {few}")
+    bench.ask(f"CREATE OR REPLACE VIEW few_pre {few}")
+    assert world.ask("SELECT * FROM few_pre ORDER BY id") == bench.ask("SELECT * FROM few_pre ORDER BY id")
+
+
 def test_the_sides_of_a_paste_join_have_the_order_that_they_ask_for(world: World, bench: Bench) -> None:
     """chDB dropped it, and so the rows stood shard behind shard."""
     make_views(world, bench)

@@ -52,7 +52,7 @@ from engine.node.distributed.reading.rows_to_read import check_rows_to_read
 from engine.node.distributed.reading.settings_around import settings_of_statement, with_settings
 from engine.node.distributed.reading.shard_reader import ShardReader
 from engine.node.distributed.reading.spread_values import SpreadValues, Turn
-from engine.node.distributed.reading.views import DistributedViews, names_read
+from engine.node.distributed.reading.views import DistributedViews, has_prewhere, names_read
 from engine.node.distributed.reading.zones import types_of
 from engine.node.distributed.registry.name_changes import is_among
 from engine.node.distributed.registry.tables import DistributedTables
@@ -60,6 +60,7 @@ from engine.node.replicated.running.local_tables import LocalTables
 from engine.node.statements.asked_settings import flag, settings_of
 from engine.node.statements.reads_key import FilledIn, new_reads_key
 from engine.node.statements.statement import Asked
+from engine.node.statements.view_columns import with_columns
 from engine.sql import Statement, StatementKind
 
 READING = frozenset(
@@ -123,6 +124,10 @@ class DistributedSelects:
     async def reads_distributed(self, sql: str, database: str) -> bool:
         """Whether a text, in a database, reads Distributed tables, however indirectly."""
         return await self._views.select_reads_distributed(sql, database)
+
+    async def describable(self, select: str, database: str) -> str:
+        """A SELECT, in a database, as chDB can describe it."""
+        return await self._views.describable(select, database) if len(self._tables) else select
 
     async def names_of_filters(self, asked: Asked) -> frozenset[str]:
         """What `additional_table_filters` may call what a statement reads, without databases."""
@@ -193,6 +198,10 @@ class DistributedSelects:
         failover.early = None
         if statement.kind is StatementKind.DESCRIBE and has_table_functions(asked.sql):
             return await self._described(asked, failover)
+        if statement.kind is StatementKind.DESCRIBE:
+            return replace(asked, sql=await self.describable(asked.sql, asked.current_database))
+        if statement.kind is StatementKind.CREATE_VIEW and has_prewhere(asked.sql):
+            return replace(asked, sql=await with_columns(asked, asked.sql, self.describable))
         if statement.kind not in READING or _EXPLAIN_AST.match(asked.sql):
             return asked
         if statement.kind is StatementKind.SELECT and ONE_ROW.match(asked.sql):

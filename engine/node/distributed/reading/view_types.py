@@ -8,8 +8,9 @@ from engine.names import TableName, quote_identifier, quote_string
 from engine.node.replicated.running.local_tables import LocalTables
 
 
-async def with_declared_types(local: LocalTables, name: TableName, select: str) -> str:
-    """The view's SELECT, or one around it that converts. A view with parameters declares nothing."""
+async def with_declared_types(local: LocalTables, name: TableName, select: str, described: str) -> str:
+    """The view's SELECT, or one around it that converts. A view with parameters declares nothing. `described`
+    is a SELECT of the same columns, which chDB can describe."""
     declared = await local.rows(
         f"SELECT name, type FROM system.columns WHERE database = {quote_string(name.database)} "
         f"AND table = {quote_string(name.table)} ORDER BY position"
@@ -17,7 +18,7 @@ async def with_declared_types(local: LocalTables, name: TableName, select: str) 
     if not declared:
         return select
     try:
-        given = {column: type_ for column, type_, *_ in await local.rows(f"DESCRIBE TABLE ({select})")}
+        given = {column: type_ for column, type_, *_ in await local.rows(f"DESCRIBE TABLE ({described})")}
     except SqlError:
         return select  # whoever reads the view is told why
     if not {column for column, _ in declared} <= given.keys():
