@@ -396,11 +396,12 @@ def test_an_error_quotes_what_the_user_wrote(cluster: Cluster, sql: str, quoted:
     assert "http" not in text
 
 
-def test_a_view_with_prewhere_is_made_on_every_host(cluster: Cluster) -> None:
-    n1, create = cluster.n1, "VIEW {} AS SELECT k FROM default.t1_d PREWHERE k < 7 WHERE v = 'even'"
+def test_a_view_with_prewhere_and_virtual_columns_is_made_on_every_host(cluster: Cluster) -> None:
+    select = "SELECT k, _shard_num AS s FROM default.t1_d PREWHERE k < 7 WHERE v = 'even'"
+    n1, create = cluster.n1, f"VIEW {{}} AS {select}"
     n1.query(f"CREATE {create.format('early ON CLUSTER c')}")
     n1.query("CREATE DATABASE rep ON CLUSTER c ENGINE = Replicated('/rep', 's', '{replica}')")
     n1.query(f"CREATE {create.format('rep.early')}")
     for view in ("early", "rep.early"):
-        assert cluster.nodes["n3"].query(f"SELECT count(), sum(k) FROM {view}") == "4\t12\n"
+        assert cluster.nodes["n3"].query(f"SELECT sum(k), max(s) < 3, min(s) > 0 FROM {view}") == "12\t1\t1\n"
     n1.query("DROP DATABASE rep ON CLUSTER c SYNC")

@@ -8,7 +8,15 @@ from engine.distributed.select.model import (
     SourceTable,
     TooLong,
 )
-from engine.distributed.select.plan import Analyse, Analysis, Plan, analyse_select, fill, plan_select
+from engine.distributed.select.plan import (
+    Analyse,
+    Analysis,
+    Plan,
+    analyse_select,
+    fill,
+    over_nothing,
+    plan_select,
+)
 from engine.distributed.select.spread import USUAL, Merging, Spread
 
 __all__ = [
@@ -26,5 +34,6 @@ __all__ = [
     "TooLong",
     "analyse_select",
     "fill",
+    "over_nothing",
     "plan_select",
 ]

@@ -211,14 +211,18 @@ async def _check(template: Template, begin: int, describe: Describe) -> None:
 
 
 def _over_nothing(template: Template, begin: int) -> str:
-    """The SELECT, over tables without rows."""
-    text = template.fill(
+    """The SELECT, without the clauses about its output."""
+    return without_output_clauses(over_nothing(template)[begin:])
+
+
+def over_nothing(template: Template) -> str:
+    """The statement over tables without rows."""
+    return template.fill(
         [
             f"null({quote_string(structure_of(slot.columns) + pushing.tag(number))})"
             for number, slot in enumerate(template.slots)
         ]
     )
-    return without_output_clauses(text[begin:])
 
 
 async def _in_two_phases(

@@ -15,15 +15,15 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from engine.config.model import Topology
+from engine.config.model import Topology, User
 from engine.distributed.peers import PeerShard
-from engine.distributed.select import Analysis, Spread, analyse_select, fill
+from engine.distributed.select import Analysis, Spread, analyse_select, fill, over_nothing
 from engine.distributed.select.inlined_ctes import with_inlined_ctes
 from engine.distributed.select.making import make_template
 from engine.distributed.select.references import Reference, alias_behind, table_names
 from engine.distributed.select.template import Template
 from engine.errors import Code, SqlError
-from engine.names import HostId
+from engine.names import HostId, TableName
 from engine.node.distributed.definitions.guard import check_merge
 from engine.node.distributed.definitions.kept_expressions import check_kept
 from engine.node.distributed.functions.constant_arguments import with_constants
@@ -52,7 +52,7 @@ from engine.node.distributed.reading.rows_to_read import check_rows_to_read
 from engine.node.distributed.reading.settings_around import settings_of_statement, with_settings
 from engine.node.distributed.reading.shard_reader import ShardReader
 from engine.node.distributed.reading.spread_values import SpreadValues, Turn
-from engine.node.distributed.reading.views import DistributedViews, has_prewhere, names_read
+from engine.node.distributed.reading.views import DistributedViews, names_read
 from engine.node.distributed.reading.zones import types_of
 from engine.node.distributed.registry.name_changes import is_among
 from engine.node.distributed.registry.tables import DistributedTables
@@ -61,12 +61,14 @@ from engine.node.statements.asked_settings import flag, settings_of
 from engine.node.statements.reads_key import FilledIn, new_reads_key
 from engine.node.statements.statement import Asked
 from engine.node.statements.view_columns import with_columns
-from engine.sql import Statement, StatementKind
+from engine.sql import Statement, StatementKind, parse_statement
 
 READING = frozenset(
     {StatementKind.SELECT, StatementKind.EXPLAIN, StatementKind.INSERT, StatementKind.CREATE_TABLE}
 )
 _EXPLAIN_AST = re.compile(r"\s*EXPLAIN\s+AST\b", re.IGNORECASE)
+_OF_SHARDS = re.compile(r"\bPREWHERE\b|\b_[a-z]", re.IGNORECASE)
+"""What a table has that a Distributed one stands for, and chDB's in its place has not."""
 _MOST_MOVES = 5
 """So often a statement begins anew because names have changed their meaning."""
 _ONE_PHASE = (
@@ -108,6 +110,7 @@ class DistributedSelects:
             shards_of=shards_of,
             plan=self._planned,
         )
+        self._views.describable = self.describable
         self._values = SpreadValues(self._analyst, turn=turn, failover=self.failover, prepare=self.prepare)
         self._remembered = RememberedSelects()
         self._early = EarlyClient(health.env, health.watch)
@@ -126,8 +129,21 @@ class DistributedSelects:
         return await self._views.select_reads_distributed(sql, database)
 
     async def describable(self, select: str, database: str) -> str:
-        """A SELECT, in a database, as chDB can describe it."""
-        return await self._views.describable(select, database) if len(self._tables) else select
+        """A SELECT, or DESCRIBE of one, in a database, as chDB can describe it: what it has in the place of a
+        Distributed table allows no PREWHERE, and has no virtual columns."""
+        if not len(self._tables) or not _OF_SHARDS.search(select):
+            return select
+        session = self._health.pool.session(database=database, one_shot=True)
+        try:
+            asked = Asked(select, User("default"), session)
+            failover = self.failover(asked, parse_statement(select))
+            found = await self._references.of(asked, select, failover, InnerCalls())
+            if found is None:
+                return select
+            databases = _whole_names(select, found[0], database)
+            return over_nothing(make_template(select, found[0], databases=databases, asks_servers=False))
+        finally:
+            await session.close()
 
     async def names_of_filters(self, asked: Asked) -> frozenset[str]:
         """What `additional_table_filters` may call what a statement reads, without databases."""
@@ -198,9 +214,9 @@ class DistributedSelects:
         failover.early = None
         if statement.kind is StatementKind.DESCRIBE and has_table_functions(asked.sql):
             return await self._described(asked, failover)
-        if statement.kind is StatementKind.DESCRIBE:
+        if statement.kind is StatementKind.DESCRIBE and "(" in asked.sql:
             return replace(asked, sql=await self.describable(asked.sql, asked.current_database))
-        if statement.kind is StatementKind.CREATE_VIEW and has_prewhere(asked.sql):
+        if statement.kind is StatementKind.CREATE_VIEW and _OF_SHARDS.search(asked.sql):
             return replace(asked, sql=await with_columns(asked, asked.sql, self.describable))
         if statement.kind not in READING or _EXPLAIN_AST.match(asked.sql):
             return asked
@@ -272,12 +288,7 @@ class DistributedSelects:
         try:
             for reader in readers:
                 reader.choose_ahead()
-            by_name = {ref.start for ref in refs if ref.alias}
-            databases = {
-                one.start: one.name.within(asked.current_database)
-                for one in table_names(sql)
-                if one.start in by_name
-            }
+            databases = _whole_names(sql, refs, asked.current_database)
             template = make_template(sql, refs, databases=databases)
             if asked.session.is_readonly:
                 tables = [names.get(ref.start, "") for ref in refs]
@@ -373,3 +384,9 @@ class DistributedSelects:
             for name in await self._tables.names():
                 sql = sql.replace(types_of(name), name.quoted)
         return sql
+
+
+def _whole_names(sql: str, refs: Sequence[Reference], database: str) -> Mapping[int, TableName]:
+    """By their offsets what references of a statement mean that name a table."""
+    by_name = {ref.start for ref in refs if ref.alias}
+    return {one.start: one.name.within(database) for one in table_names(sql) if one.start in by_name}

@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from engine.distributed.select.own_names import database_edits
-from engine.distributed.select.prewhere_text import Candidate, find_prewheres
 from engine.distributed.select.references import alias_behind, table_names, tables_of
 from engine.errors import Code, SqlError
 from engine.names import TableName, quote_identifier, quote_string
@@ -43,6 +42,8 @@ class DistributedViews:
         self.generation = 0
         self.reads_merged: Callable[[str, str], Awaitable[bool]] | None = None
         """Whether a SELECT, in a database, reads Distributed tables by way of merge() or Merge tables."""
+        self.describable: Callable[[str, str], Awaitable[str]] | None = None
+        """A SELECT, in a database, as chDB can describe it."""
 
     def forget(self) -> None:
         """A statement that may have made or changed a view has run or was given up."""
@@ -70,28 +71,6 @@ class DistributedViews:
             selects = await self._selects(sorted(new))
             new = {name for inner, _, select in selects for name in _read_in(select, inner)} - found
         return frozenset(found)
-
-    async def describable(self, sql: str, database: str) -> str:
-        """The text as chDB can describe it: of what it has in the place of Distributed tables it allows no
-        PREWHERE, which changes no column of a result."""
-        while has_prewhere(sql):
-            cursor = Cursor(sql)
-            refs = {ref: ref.name.within(database) for ref in tables_of(cursor)}
-            columns = await self._columns(list(refs.values()))
-            candidates = [
-                Candidate(cursor.at_offset(ref.start), _names_of(sql, ref), columns[name])
-                for ref, name in refs.items()
-                if await self._reads_distributed(f"SELECT 1 FROM {name.quoted}", database, 0)
-            ]
-            found = find_prewheres(cursor, candidates)
-            if not found:
-                break
-            last = found[-1]
-            is_of_join = last.is_of_join
-            sql = apply_edits(
-                sql, [last.removal(cursor)] if is_of_join else last.edits(cursor, is_final=False)
-            )
-        return sql
 
     async def replaced(self, asked: Asked) -> str:
         """The text with every view that reads a Distributed table replaced by its SELECT. Raises SqlError."""
@@ -149,7 +128,7 @@ class DistributedViews:
         for database, name, select in rows:
             if await self._reads_distributed(select, database, 0):
                 view = TableName(database, name)
-                described = await self.describable(select, database)
+                described = select if self.describable is None else await self.describable(select, database)
                 fresh[view] = await with_declared_types(self._local, view, select, described)
         if generation == self.generation:
             if len(before) > _MAX_REMEMBERED:
@@ -219,16 +198,6 @@ def _read_in(sql: str, database: str) -> set[TableName]:
     """The tables and views that a text reads, in a database."""
     found = [ref.name for ref in table_names(sql)] + [call.name for call in view_calls(sql)]
     return {name.within(database) for name in found}
-
-
-def has_prewhere(sql: str) -> bool:
-    """Whether the word is there."""
-    return "PREWHERE" in sql.upper()
-
-
-def _names_of(sql: str, ref: NameRef) -> frozenset[str]:
-    """What the text calls a table."""
-    return frozenset({alias_behind(sql, ref.end) or ref.name.table, ref.name.table})
 
 
 def names_read(sql: str) -> list[NameRef]:
