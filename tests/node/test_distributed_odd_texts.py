@@ -396,6 +396,19 @@ def test_an_error_quotes_what_the_user_wrote(cluster: Cluster, sql: str, quoted:
     assert "http" not in text
 
 
+def test_a_temporary_view_is_read_in_its_session(cluster: Cluster) -> None:
+    n1, session = cluster.n1, {"session_id": "with a view"}
+    n1.query("CREATE TEMPORARY VIEW mine AS SELECT k, v FROM t1_d WHERE k < 7", **session)
+    n1.query("CREATE TEMPORARY VIEW evens AS SELECT x.k AS n FROM mine AS x WHERE x.v = 'even'", **session)
+    joined = "SELECT count(), sum(mine.k) FROM mine JOIN evens ON mine.k = evens.n JOIN t1_d USING k"
+    for sql in (joined, joined.replace("mine", "m").replace("m JOIN", "mine AS m JOIN")):
+        assert n1.query(sql, **session) == "4\t12\n"
+    n1.query("INSERT INTO here SELECT n * 100 FROM evens", **session)
+    assert n1.query("SELECT count() FROM here WHERE n > 100") == "3\n"
+    n1.query("TRUNCATE TABLE here")
+    assert refused(n1, "SELECT * FROM mine").code == 60
+
+
 def test_a_view_with_prewhere_and_virtual_columns_is_made_on_every_host(cluster: Cluster) -> None:
     select = "SELECT k, _shard_num AS s FROM default.t1_d PREWHERE k < 7 WHERE v = 'even'"
     n1, create = cluster.n1, f"VIEW {{}} AS {select}"

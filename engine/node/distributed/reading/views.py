@@ -6,8 +6,9 @@ changed it.
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
 from engine.distributed.select.own_names import database_edits
 from engine.distributed.select.references import alias_behind, table_names, tables_of
@@ -20,11 +21,13 @@ from engine.node.distributed.reading.view_types import with_declared_types
 from engine.node.distributed.reading.view_virtuals import Virtuals
 from engine.node.distributed.registry.tables import DistributedTables
 from engine.node.replicated.running.local_tables import LocalTables
+from engine.node.statements.definition_places import select_of
 from engine.node.statements.statement import Asked
 from engine.node.statements.temporary_tables import is_temporary
 from engine.node.statements.view_parameters import view_calls, with_arguments
 from engine.sql.cursor import Cursor, NameRef
 from engine.sql.edit import Edit, apply_edits
+from engine.sql.parse import draft_of
 
 OF_CHDB = frozenset({"system", "information_schema", "INFORMATION_SCHEMA"})
 """Databases in which nobody makes tables: what is made there is gone with the process."""
@@ -77,14 +80,16 @@ class DistributedViews:
         sql = asked.sql
         for _ in range(_MAX_VIEWS):
             refs = names_read(sql)
-            others = [
-                (ref, ref.name.within(asked.current_database))
+            temporary = {ref: ref.name for ref in refs if await is_temporary(asked, ref.name)}
+            others = {
+                ref: ref.name.within(asked.current_database)
                 for ref in refs
-                if await self._tables.find_for(asked, ref.name) is None
-                and not await is_temporary(asked, ref.name)
-            ]
-            views = await self._views([name for _, name in others])
-            places = {ref: ViewPlace(ref.start, ref.end, name) for ref, name in others if name in views}
+                if ref not in temporary and await self._tables.find_for(asked, ref.name) is None
+            }
+            views = dict(await self._views(list(others.values())))
+            views |= await _temporary_views(asked, set(temporary.values()))
+            named = (temporary | others).items()
+            places = {ref: ViewPlace(ref.start, ref.end, name) for ref, name in named if name in views}
             settings = settings_of_statement(asked, sql)
             virtuals = Virtuals(sql, await self._columns(list(views)) if Virtuals.may_be_in(sql) else {})
             columns = await self._needed_columns(sql, places.values(), views)
@@ -192,6 +197,19 @@ class DistributedViews:
             if await self._reads_distributed(inner, inner_database, depth + 1):
                 return True
         return False
+
+
+async def _temporary_views(asked: Asked, names: Collection[TableName]) -> Mapping[TableName, str]:
+    """The SELECTs of those temporary tables that are views, whatever they read."""
+    if not names:
+        return {}
+    wanted = ", ".join(quote_string(name.table) for name in names)
+    sql = "SELECT name, create_table_query FROM system.tables WHERE is_temporary AND engine = 'View'"
+    with asked.session.left_open():
+        found = await asked.session.query(f"{sql} AND name IN ({wanted})", format="JSONCompactEachRow")
+    lines = (line.decode("utf-8", "surrogateescape") for line in found.data.splitlines())
+    creates = map(json.loads, lines)
+    return {TableName("", name): select_of(draft_of(create)) for name, create in creates}
 
 
 def _read_in(sql: str, database: str) -> set[TableName]:
