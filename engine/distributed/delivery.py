@@ -29,9 +29,11 @@ from engine.env import Env
 from engine.errors import Code, NodeUnavailable, OnclusterError, ReplyLost, SqlError
 from engine.names import HostId, quote_identifier
 
+CONNECT_TIMEOUT_S = 1.0
 CONNECTION_TRIES = 3
-"""As in ClickHouse (`connections_with_failover_max_tries`): where a machine has far too much to do, a second
-passes before a connection is made. One that is refused is refused again at once."""
+"""As in ClickHouse (`connect_timeout_with_failover_ms`, `connections_with_failover_max_tries`): where a
+machine has far too much to do, a second passes before a connection is made. One that is refused is refused
+again at once."""
 
 TOKEN_SETTING = "insert_deduplication_token"
 DEPTH_SETTING = "max_distributed_depth"
@@ -158,6 +160,8 @@ class Deliveries:
                         raise
                     failed[peer] = error
             left = [peer for peer in left if isinstance(failed[peer], NodeUnavailable)]
+            if until_s is not None and until_s - self._env.monotonic_s() < CONNECT_TIMEOUT_S:
+                break  # one more would be given up when it is not known any more what was sent
         tried = [f"{peer.name.readable}: {error.message}" for peer, error in failed.items()]
         code = next((error.code for error in failed.values() if isinstance(error, SqlError)), None)
         if code and len(tried) == 1:

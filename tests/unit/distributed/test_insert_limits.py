@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import pytest
 
-from engine.distributed.delivery import Block, Deliveries, Policy
+from engine.distributed.delivery import CONNECT_TIMEOUT_S, Block, Deliveries, Policy
 from engine.distributed.inserter import ForegroundInsert, ShardBlocks
 from engine.distributed.peers import Peer, PeerShard
 from engine.distributed.sender import DirectorySender, Outgoing, SenderOptions
@@ -112,6 +112,35 @@ class SlowSink:
     async def write(self, peer: Peer, block: Block, *, with_token: bool) -> None:
         await self._env.sleep(5)
         self.written += 1
+
+
+class BusySink:
+    """No connection is made within a second."""
+
+    def __init__(self, env: SimulationEnv) -> None:
+        self._env = env
+        self.tries = 0
+
+    async def write(self, peer: Peer, block: Block, *, with_token: bool) -> None:
+        self.tries += 1
+        await self._env.sleep(CONNECT_TIMEOUT_S)
+        raise NodeUnavailable("no connection within a second")
+
+
+@pytest.mark.parametrize(("timeout_s", "tries"), [(0, 3), (9, 3), (2.5, 2), (1.5, 1)])
+def test_what_was_never_sent_is_not_in_doubt_when_the_time_is_over(timeout_s: float, tries: int) -> None:
+    async def main(env: SimulationEnv) -> None:
+        sink = BusySink(env)
+        insert = ForegroundInsert(
+            Deliveries(sink, env, own_host="me"), env, policy=Policy(), timeout_s=timeout_s
+        )
+        work = [ShardBlocks(PeerShard(1, 1, True, (PEER,)), [Block("d", "t", ("k",), "token", rows)])]
+        with pytest.raises(SqlError, match="All connection tries failed") as failed:
+            await insert.write(work)
+        assert failed.value.code == Code.ALL_CONNECTION_TRIES_FAILED
+        assert sink.tries == tries
+
+    run_simulation(1, main)
 
 
 @pytest.mark.parametrize(("timeout_s", "is_late"), [(0, False), (6, False), (4, True)])

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from engine.client import NodeClient
-from engine.distributed.delivery import CONNECTION_TRIES, Policy
+from engine.distributed.delivery import CONNECT_TIMEOUT_S, CONNECTION_TRIES, Policy
 from engine.distributed.peers import Peer, PeerShard
 from engine.distributed.replica_choice import (
     Candidate,
@@ -30,7 +30,6 @@ from engine.storage import ChdbPool
 _MAX_SEEN = 10_000
 _REQUEST_S = 10.0
 """As long as a request may take whose sender does not say."""
-_CONNECT_S = 1.0
 
 
 @dataclass(slots=True)
@@ -64,7 +63,7 @@ class PeerHealth:
                 peer.url,
                 user=peer.user,
                 password=peer.password,
-                connect_timeout_s=_CONNECT_S,
+                connect_timeout_s=CONNECT_TIMEOUT_S,
                 retries=CONNECTION_TRIES - 1,
                 retry_pause_s=0.0,
                 max_answer_bytes=MAX_ANSWER_BYTES,

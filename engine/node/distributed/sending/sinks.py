@@ -9,7 +9,7 @@ from typing import Protocol
 
 from engine.client import NodeClient, Silence
 from engine.config.model import User
-from engine.distributed.delivery import DEPTH_SETTING, TOKEN_SETTING, Block
+from engine.distributed.delivery import CONNECT_TIMEOUT_S, DEPTH_SETTING, TOKEN_SETTING, Block
 from engine.distributed.peers import Peer
 from engine.env import Env
 from engine.errors import Code, SqlError
@@ -113,7 +113,7 @@ class NodeSink:
                 peer.url,
                 user=peer.user,
                 password=peer.password,
-                connect_timeout_s=1.0,
+                connect_timeout_s=CONNECT_TIMEOUT_S,
                 max_answer_bytes=MAX_ANSWER_BYTES,
                 env=self._env,
             )
