@@ -92,12 +92,12 @@ class ChdbSession:
     @property
     def is_readonly(self) -> bool:
         """The user's profile, or a SET, allows reading only."""
-        return self._local.readonly != "0" or self._local.settings.get("readonly", "0") != "0"
+        return self._local.readonly != "0"
 
     @property
     def takes_settings(self) -> bool:
         """`readonly` is not 1, which allows no statement settings of its own."""
-        return "1" not in (self._local.readonly, self._local.settings.get("readonly", "0"))
+        return self._local.readonly != "1"
 
     @property
     def is_over(self) -> bool:
@@ -318,7 +318,9 @@ class ChdbSession:
     def note_setting(self, name: str, value: str | None) -> None:
         """A SET statement was run by `query`: remember what a later statement's settings go back to. None:
         to DEFAULT."""
-        if value is None:
+        if name == "readonly":
+            self._local.note_readonly(value or "0")
+        elif value is None:
             self._local.settings.pop(name, None)
         else:
             self._local.settings[name] = value

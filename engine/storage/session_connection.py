@@ -46,7 +46,7 @@ class SessionConnection:
         self.database = database
         self.settings = {**FIRST_SETTINGS, **settings}
         self.readonly = self.settings.pop("readonly", "0")
-        """Of the user's profile."""
+        """Of the user's profile, or what the session was SET to."""
         self.one_shot = one_shot
         self.is_privileged = False
         """What runs is the node's own, and not readonly."""
@@ -63,6 +63,10 @@ class SessionConnection:
             for name, value in self.settings.items()
             if name.startswith(_PARAMETER)
         }
+
+    def note_readonly(self, value: str) -> None:
+        """A statement has SET the connection to it."""
+        self.readonly, self._is_readonly = value, value != "0"
 
     def take(self) -> Any:
         """The connection, if there is one; the caller closes it."""
@@ -106,8 +110,7 @@ class SessionConnection:
         """Whether a statement that leaves nothing behind may run in a connection that is there: nothing of
         this session outlives it, so whose connection it is does not matter."""
         is_plain = not scope.is_readonly and "readonly" not in scope.settings
-        is_writable = self.readonly == "0" and self.settings.get("readonly", "0") == "0"
-        return is_plain and is_writable and self.one_shot and self._connection is None
+        return is_plain and self.readonly == "0" and self.one_shot and self._connection is None
 
     def prepare(self, scope: Scope) -> Any:
         """Connect if need be, and apply what the statement needs; `clean_up` afterwards."""
@@ -122,12 +125,10 @@ class SessionConnection:
                 connection.query(set_statement({"readonly": self.readonly}))
                 self._is_readonly = True
             wanted = {} if is_new and self.readonly == "0" else dict(scope.settings)
-            if "1" not in (
-                self.readonly,
-                self.settings.get("readonly"),
-            ):  # else chDB refuses it, as any other
+            takes_settings = self.readonly != "1"
+            if takes_settings:  # else chDB refuses it, as any other
                 wanted.pop(MAX_QUERY_SIZE, None)
-            if scope.query_id and not is_new and not self._is_readonly and "log_comment" not in self.settings:
+            if scope.query_id and not is_new and takes_settings and "log_comment" not in self.settings:
                 wanted.setdefault("log_comment", scope.query_id)
             if scope.is_readonly and not self._is_readonly:
                 if not self.one_shot:

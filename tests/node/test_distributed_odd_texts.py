@@ -409,6 +409,14 @@ def test_a_temporary_view_is_read_in_its_session(cluster: Cluster) -> None:
     assert refused(n1, "SELECT * FROM mine").code == 60
 
 
+def test_a_session_that_was_set_to_readonly_reads_distributed_tables(cluster: Cluster) -> None:
+    n1, session = cluster.n1, {"session_id": "reads on"}
+    n1.query("SET readonly = 1", **session)
+    for sql in ("SELECT v, count() FROM t1_d GROUP BY v ORDER BY v", "SELECT sum(k) FROM t1_d WHERE k > 3"):
+        assert n1.query(sql, **session) == n1.query(sql)
+    assert refused(n1, "INSERT INTO t1_d VALUES (1, 'no')", **session).code == 164
+
+
 def test_a_view_with_prewhere_and_virtual_columns_is_made_on_every_host(cluster: Cluster) -> None:
     select = "SELECT k, _shard_num AS s FROM default.t1_d PREWHERE k < 7 WHERE v = 'even'"
     n1, create = cluster.n1, f"VIEW {{}} AS {select}"

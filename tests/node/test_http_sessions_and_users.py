@@ -4,6 +4,7 @@ import base64
 import socket
 import threading
 import time
+import urllib.parse
 from pathlib import Path
 
 import pytest
@@ -227,6 +228,28 @@ def test_a_readonly_user_reads_and_does_nothing_else(node: RunningNode) -> None:
     assert (
         ask("SELECT macro FROM system.macros ORDER BY macro", session_id="reader").text == "replica\nshard\n"
     )
+
+
+def test_a_session_that_was_set_to_readonly_reads_on(node: RunningNode) -> None:
+    session = {"session_id": "reads on"}
+    node.query("SET max_block_size = 5", **session)
+    node.query("SET readonly = 1", **session)
+    for sql, answer in {
+        "SELECT getSetting('max_block_size'), getSetting('readonly')": "5\t1\n",
+        "SELECT macro FROM system.macros ORDER BY macro": "replica\nshard\n",
+        "DESCRIBE (SELECT 1 AS a) FORMAT TSV": "a\tUInt8\t\t\t\t\t\n",
+        "SHOW TABLES FROM system LIKE 'one'": "one\n",
+        "SELECT count() FROM system.processes WHERE query LIKE '%processes%'": "1\n",
+    }.items():
+        assert node.query(sql, **session) == answer
+        assert node.get(f"/?session_id=reads%20on&query={urllib.parse.quote(sql)}").text == answer
+    for sql in (
+        "CREATE TEMPORARY TABLE x (a UInt8)",
+        "SELECT 1 SETTINGS max_threads = 1",
+        "SET readonly = 0",
+    ):
+        assert node.post(sql, **session).code == 164
+    assert node.post("SELECT 1", max_threads="1", **session).code == 164
 
 
 def test_a_readonly_session_writes_to_its_temporary_tables_only(node: RunningNode) -> None:
