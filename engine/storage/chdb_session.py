@@ -71,6 +71,7 @@ class ChdbSession:
         )
         self._lock = asyncio.Lock()
         self._is_given_up = False
+        self._is_closed = False
         self.may_have_temporary_tables = False
         """Whoever runs a statement about one says so: names may mean something else here than elsewhere."""
 
@@ -100,8 +101,8 @@ class ChdbSession:
         return self._local.readonly != "1"
 
     @property
-    def is_over(self) -> bool:
-        """A statement was cancelled, and the connection went with it."""
+    def is_locked(self) -> bool:
+        """A statement was cancelled and has not ended yet."""
         return self._is_given_up
 
     # -- statements ----------------------------------------------------------------------------------------
@@ -332,9 +333,10 @@ class ChdbSession:
     async def close(self) -> None:
         """End the session: temporary tables and settings are gone. May be called twice.
 
-        Of one that was given up `_kill` closes the connection, behind its statement: until that has ended,
+        Of one that is locked `_kill` closes the connection, behind its statement: until that has ended,
         closing would hold up the thread that is to kill it.
         """
+        self._is_closed = True
         async with self._lock:
             connection = None if self._is_given_up else self._local.take()
             if connection is not None:
@@ -351,7 +353,7 @@ class ChdbSession:
     async def _run(
         self, run: _Run[QueryResult], scope: Scope, *, is_harmless: bool, takes_settings: bool
     ) -> QueryResult:
-        """A cancelled caller kills the statement and leaves the connection to it."""
+        """A cancelled caller kills the statement, and leaves the session locked until it has ended."""
         job = self._start(
             lambda: self._run_now(run, scope, is_harmless=is_harmless, takes_settings=takes_settings)
         )
@@ -372,7 +374,7 @@ class ChdbSession:
     def _start(self, work: Callable[[], QueryResult]) -> Job[QueryResult]:
         """Whoever does not wait for it to be over gives it up."""
         if self._is_given_up:
-            raise SqlError(Code.ABORTED, "The session is over: a statement in it was cancelled")
+            raise SqlError(Code.ABORTED, "A statement in this session was cancelled and has not ended yet")
         return self._pool.start(lambda: translated(work))
 
     def _give_up(self, job: Job[Any], query_id: str = "", *, written_to: str = "") -> None:
@@ -390,6 +392,9 @@ class ChdbSession:
             await job.end(timeout_s=_LAST_AGAIN_S if is_asked else again_s)
             again_s = min(2 * again_s, _LAST_AGAIN_S)
         await job.end()
+        if not self._is_closed and not self._local.one_shot:
+            self._is_given_up = False
+            return
         connection = self._local.take()
         if connection is not None:
             await self._pool.control(connection.close)

@@ -175,7 +175,7 @@ class ChdbExecutor:
         try:
             yield session
         finally:
-            if session.is_over:
+            if session.is_locked:
                 await session.close()
             else:
                 self._idle.append(session)

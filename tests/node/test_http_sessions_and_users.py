@@ -137,6 +137,23 @@ def test_a_session_serves_one_request_at_a_time(node: RunningNode) -> None:
     assert node.query("SELECT 1", session_id="busy") == "1\n"
 
 
+def test_a_session_outlives_a_client_that_leaves(node: RunningNode) -> None:
+    session = {"session_id": "left"}
+    node.query("CREATE TEMPORARY TABLE kept AS SELECT 5 AS a", **session)
+    node.query("SET max_block_size = 7", **session)
+    endless = "SELECT count() FROM system.numbers WHERE NOT ignore(number, 'left')"
+    address = urllib.parse.urlsplit(node.url)
+    with socket.create_connection((address.hostname, address.port)) as client:
+        head = f"POST /?session_id=left HTTP/1.1\r\nHost: node\r\nContent-Length: {len(endless)}\r\n\r\n"
+        client.sendall((head + endless).encode())
+        while "ignore(number, " not in node.query("SELECT query FROM system.processes"):
+            pass
+    # Until the statement has ended the session is locked.
+    while (reply := node.post("SELECT a, getSetting('max_block_size') FROM kept", **session)).code == 373:
+        pass
+    assert reply.text == "5\t7\n"
+
+
 def test_session_check_asks_for_a_session_that_is_there(node: RunningNode) -> None:
     assert node.post("SELECT 1", session_id="new", session_check="1").code == 372
     node.query("SELECT 1", session_id="new")

@@ -1,7 +1,8 @@
 """HTTP sessions: `session_id` keeps one chDB connection, with its database, settings and temporary tables.
 
 A session belongs to its user. It ends when it was not used for its timeout, with `close_session=1`, or with
-the node. One request at a time: the second one is refused with SESSION_IS_LOCKED 373, as by a server.
+the node. One request at a time: the second one is refused with SESSION_IS_LOCKED 373, as by a server, also
+while a statement has not ended whose client has left.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class HttpSessions:
             if request.must_exist:
                 raise SqlError(Code.SESSION_NOT_FOUND, f"Session {request.session_id} not found")
             kept = self._kept[key] = _Kept(make(), 0.0)
-        elif kept.in_use:
+        elif kept.in_use or kept.session.is_locked:
             raise SqlError(
                 Code.SESSION_IS_LOCKED, f"Session {request.session_id} is locked by a concurrent client"
             )
@@ -60,7 +61,7 @@ class HttpSessions:
         finally:
             kept.in_use = False
             kept.expires_s = self._env.monotonic_s() + request.timeout_s
-            if request.is_last or kept.session.is_over:
+            if request.is_last:
                 self._kept.pop(key, None)  # `close` may have been faster
                 await kept.session.close()
             elif self._sweeper is None or self._sweeper.done():
@@ -71,7 +72,7 @@ class HttpSessions:
             await self._env.sleep(_SWEEP_S)
             now_s = self._env.monotonic_s()
             for key, kept in list(self._kept.items()):
-                if not kept.in_use and kept.expires_s <= now_s:
+                if not (kept.in_use or kept.session.is_locked) and kept.expires_s <= now_s:
                     del self._kept[key]
                     await kept.session.close()
 
