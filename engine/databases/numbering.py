@@ -16,7 +16,7 @@ from engine.ddl.entry import DEFAULT_VERSION, MAX_ENTRY_BYTES, DDLLogEntry
 from engine.ddl.text import encode_bytes
 from engine.env import Env
 from engine.errors import Code, ConnectionLoss, MultiFailed, NodeExists, OperationTimeout, SqlError
-from engine.keeper.base import Create, CreateMode, Keeper, Op, Remove
+from engine.keeper.base import Create, CreateMode, Keeper, Op, Remove, Stat
 from engine.keeper.recipes import remove_unowned, try_remove
 
 T = TypeVar("T")
@@ -56,7 +56,7 @@ async def enqueue(
     try:
         await keeper.multi(ops)
     except (ConnectionLoss, OperationTimeout):
-        if await on_same_session(env, lambda: keeper.exists(path)) is None:
+        if await _what_became(keeper, env, path) is None:
             await on_same_session(env, lambda: try_remove(keeper, counter))
             await on_same_session(env, lambda: try_remove(keeper, paths.counter_lock))
             raise
@@ -79,7 +79,7 @@ async def _take_number(keeper: Keeper, env: Env, paths: DatabasePaths, holder: b
             await on_same_session(env, lambda: remove_unowned(keeper, paths.counter_lock))
         except (ConnectionLoss, OperationTimeout):
             # A lock of this session is what is left of the request; its number is never used.
-            stat = await on_same_session(env, lambda: keeper.exists(paths.counter_lock))
+            stat = await _what_became(keeper, env, paths.counter_lock)
             if stat is not None and stat.ephemeral_owner == keeper.session_id:
                 await on_same_session(env, lambda: try_remove(keeper, paths.counter_lock))
         await env.sleep(_PAUSE_S)
@@ -88,6 +88,17 @@ async def _take_number(keeper: Keeper, env: Env, paths: DatabasePaths, holder: b
         f"Cannot enqueue query: {paths.counter_lock} is held by another replica",
         hint="This error can be retried.",
     )
+
+
+async def _what_became(keeper: Keeper, env: Env, path: str) -> Stat | None:
+    """Of a node of a request without an answer. Behind a sync that has been executed, or never will be; the
+    server of the new connection may not have heard of it before."""
+
+    async def look() -> Stat | None:
+        await keeper.sync(path)
+        return await keeper.exists(path)
+
+    return await on_same_session(env, look)
 
 
 async def on_same_session(env: Env, ask: Callable[[], Awaitable[T]]) -> T:

@@ -15,6 +15,9 @@ class Fault(enum.Enum):
     """The connection breaks and the request was not executed."""
     REPLY_LOST = "reply lost"
     """The request is executed, then the connection breaks."""
+    REPLY_LOST_AND_LAG = "reply lost, and the next server lags"
+    """The same, and the server to which the session connects then has not applied the request yet: reads see
+    the tree as it was before, as with `STALE_READS`. Every second lost reply of a plan is of this kind."""
     SESSION_EXPIRED = "session expired"
     """The server declares the session over although its process lives; the request is not executed."""
     REPLY_DELAYED = "reply delayed"

@@ -69,6 +69,11 @@ class MemoryKeeperServer(MemoryServer):
         ConnectionLoss."""
         self._records[session_id].forced.append((Fault.REPLY_LOST, kind))
 
+    def lose_next_reply_and_lag(self, session_id: int, *, kind: RequestKind | None = None) -> None:
+        """The same, and reads on the next connection do not see the request's effect for a second, or until
+        the session syncs or writes."""
+        self._records[session_id].forced.append((Fault.REPLY_LOST_AND_LAG, kind))
+
     def break_connection(self, session_id: int) -> None:
         """Now. What is under way is not executed, or executed and not answered."""
         self._break(self._records[session_id])
@@ -196,13 +201,17 @@ class MemoryKeeperServer(MemoryServer):
                 return
             case Fault.REPLY_DELAYED if self.faults is not None:
                 self.delay_replies(session.session_id, self.faults.draw_delay_s())
+            case Fault.REPLY_LOST if self.faults is not None and self.tree.zxid % 2:
+                fault = Fault.REPLY_LOST_AND_LAG
             case Fault.STALE_READS if self.faults is not None:
                 self.stale_reads(session.session_id, for_s=self.faults.draw_stale_s())
             case _:
                 pass
+        before = self.tree.snapshot() if fault is Fault.REPLY_LOST_AND_LAG else None
         reply = self._execute(record, request)
-        if fault is Fault.REPLY_LOST:
+        if fault in (Fault.REPLY_LOST, Fault.REPLY_LOST_AND_LAG):
             self._break(record)
+            record.lagging = before
         elif session.state is LinkState.CONNECTED:
             self.network.deliver(session, reply)
 

@@ -19,6 +19,7 @@ from engine.keeper.tree import READ, Caller, Identity, Tree, digest_identity, is
 from engine.keeper.watches import Rearm, WatchKind, WatchTable
 
 _FIRST_SESSION_ID = 1 << 56
+_LAG_S = 1.0
 
 
 @dataclass(slots=True)
@@ -31,6 +32,8 @@ class SessionRecord:
     forced: list[tuple[Fault, RequestKind | None]] = field(default_factory=list)
     stale: Tree | None = None
     stale_watches: dict[Rearm, None] = field(default_factory=dict)
+    lagging: Tree | None = None
+    """What the server of the next connection knows, if it lags."""
 
 
 class MemoryServer:
@@ -251,7 +254,12 @@ class MemoryServer:
             session.end()
             return
         self._cancel_expiry(record)
-        rearmed = self._watches.rearm(session.armed.keys(), session.session_id, self.tree, session.seen_zxid)
+        tree, record.lagging = record.lagging or self.tree, None
+        rearmed = self._watches.rearm(session.armed.keys(), session.session_id, tree, session.seen_zxid)
+        if tree is not self.tree:
+            record.stale, record.stale_watches = tree, dict.fromkeys(session.armed.keys())
+            self._watches.drop_session(session.session_id)
+            session.loop.call_later(_LAG_S, self._catch_up_if_alive, session.session_id)
         session.resume(rearmed)
 
     def _retry_reconnections(self) -> None:

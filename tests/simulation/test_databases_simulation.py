@@ -276,13 +276,13 @@ def test_a_statement_is_not_refused_while_keeper_changes_its_leader() -> None:
     run_simulation(1, main)
 
 
-@pytest.mark.parametrize("what", ["request", "reply"])
+@pytest.mark.parametrize("what", ["request", "reply", "reply_and_lag"])
 def test_a_connection_that_breaks_costs_no_statement(what: str) -> None:
     async def main(env: SimulationEnv) -> None:
         server, replica, database = await _one_replica(env)
         assert replica.schema is not None and replica.process is not None
         session_ids = server.session_ids(replica.process.name)
-        lose = server.lose_next_request if what == "request" else server.lose_next_reply
+        lose = getattr(server, "lose_next_request" if what == "request" else f"lose_next_{what}")
         for kind in (RequestKind.GET, RequestKind.MULTI, RequestKind.CREATE):
             lose(session_ids[0], kind=kind)
             assert await replica.submit(f"CREATE {kind.name} t") == "ok"

@@ -122,6 +122,7 @@ class KeeperLock:
         """Whether an earlier attempt of this object succeeded although its reply was lost."""
         if not self._attempts:
             return False
+        await self._keeper.sync(self._path)
         stat = await self._keeper.exists(self._holder_path)
         if stat is None or stat.ephemeral_owner != self._keeper.session_id:
             return False

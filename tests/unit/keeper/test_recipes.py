@@ -415,6 +415,20 @@ async def test_a_lock_whose_reply_was_lost_is_found_again(env, server, alice, bo
 
 
 @simulated
+async def test_a_lock_that_the_server_of_the_new_connection_does_not_know_yet_is_found_again(
+    env, server, alice, bob
+):
+    for ends in ("try_acquire", "release"):
+        lock = KeeperLock(alice, env, f"/{ends}", "alice")
+        server.lose_next_reply_and_lag(alice.session_id, kind=RequestKind.MULTI)
+        with pytest.raises(ConnectionLoss):
+            await lock.try_acquire()
+        assert await lock.holder() is None
+        await getattr(lock, ends)()
+        assert (lock.fence is not None) is (await lock.holder() is not None) is (ends == "try_acquire")
+
+
+@simulated
 async def test_another_lock_object_of_the_same_session_is_somebody_else(env, server, alice, bob):
     await KeeperLock(alice, env, "/lock", "one").acquire()
     assert await KeeperLock(alice, env, "/lock", "two").try_acquire() is None
