@@ -41,7 +41,6 @@ from engine.replication.commands.mutate import (
     failure_of_alters,
     find_mutation,
     mutations_version,
-    release,
     unless_failing,
     wait_for_mutation,
 )
@@ -50,7 +49,7 @@ from engine.replication.log_actions import AlterMetadata
 from engine.replication.log_entry import LogEntry
 from engine.replication.mutation_entry import mutation_number
 from engine.replication.part_store import AlterPlan
-from engine.replication.replica.block_numbers import BlockNumbers, allocate_everywhere
+from engine.replication.replica.block_numbers import BlockNumbers, allocate_everywhere, give_up
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.log_commit import Logged, commit_logged, log_op
 from engine.replication.text import decode_bytes, time_text
@@ -166,7 +165,7 @@ async def _send(ctx: ReplicaContext, plan: AlterPlan, version: int, fence: Seque
             return None
     finally:
         if held is not None:
-            await release(ctx, held)
+            await give_up(ctx, held)
     if done is None:
         return None
     number = None

@@ -34,7 +34,7 @@ from engine.errors import (
     SqlError,
 )
 from engine.keeper.base import Create, Op
-from engine.replication.commands.drop_range import ATTEMPTS, PAUSE_S, cannot_assign, give_up
+from engine.replication.commands.drop_range import ATTEMPTS, PAUSE_S, cannot_assign
 from engine.replication.commands.uninterrupted import uninterrupted
 from engine.replication.commands.waiting import DEFAULT_INACTIVE_TIMEOUT_S, Sync, wait_for_entries
 from engine.replication.log_actions import AttachPart
@@ -42,7 +42,7 @@ from engine.replication.log_entry import LogEntry
 from engine.replication.part_name import PartName, inserted
 from engine.replication.part_set import covered
 from engine.replication.part_store import DetachedPart
-from engine.replication.replica.block_numbers import BlockNumber, Purpose, allocate
+from engine.replication.replica.block_numbers import BlockNumber, BlockNumbers, Purpose, allocate, give_up
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.log_commit import Committed, Logged, commit_logged, log_op
 from engine.replication.replica.startup_check import settle_attaching
@@ -205,5 +205,5 @@ async def _stage_and_commit(
         return done
     finally:
         if not is_used:
-            await give_up(ctx, number)
+            await give_up(ctx, BlockNumbers((number,)))
             await ctx.store.discard(name)

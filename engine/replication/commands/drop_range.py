@@ -54,7 +54,7 @@ from engine.replication.log_entry import LogEntry
 from engine.replication.part_name import PartName, drop_range, is_partition_id
 from engine.replication.part_store import PartsBroken
 from engine.replication.paths import TablePaths
-from engine.replication.replica.block_numbers import BlockNumber, allocate_everywhere, cancel_committing
+from engine.replication.replica.block_numbers import allocate_everywhere, cancel_committing, give_up
 from engine.replication.replica.cleanup.blocks import removals_of_blocks
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.log_commit import Logged, commit_logged, log_op
@@ -66,7 +66,6 @@ log = logging.getLogger(__name__)
 
 ATTEMPTS = 1000
 PAUSE_S = 0.2
-_RELEASE_ATTEMPTS = 5
 _PARTITIONS_AT_ONCE = 100
 _NAMED = 3
 """Partitions that an error names."""
@@ -241,8 +240,7 @@ async def _log_drops(
             await ctx.env.sleep(PAUSE_S)
         finally:
             if not is_used:
-                for number in held.held:
-                    await give_up(ctx, number)
+                await give_up(ctx, held)
     raise cannot_assign(ctx, f"DROP PARTITION {', '.join(partition_ids[:_NAMED])}")
 
 
@@ -294,23 +292,6 @@ async def claim_ranges(keeper: Keeper, paths: TablePaths, spans: Mapping[PartNam
             for removal in batch:
                 await try_remove(keeper, removal.path, version=removal.version)
     return removals[len(excess) :]
-
-
-async def give_up(ctx: ReplicaContext, number: BlockNumber) -> None:
-    """Abandon a number, whatever happens: one that stays held would stop merges in its partition."""
-    for _ in range(_RELEASE_ATTEMPTS):
-        if number.keeper.is_expired:
-            ctx.block_locks.held.discard(number.path)
-            return
-        try:
-            await number.abandon()
-            return
-        except (ConnectionLoss, OperationTimeout):
-            await ctx.env.sleep(PAUSE_S)
-        except SessionExpired:
-            continue
-    ctx.block_locks.held.discard(number.path)  # the next who asks for a number there removes it
-    ctx.block_locks.doubtful.add(number.partition_id)
 
 
 def cannot_assign(ctx: ReplicaContext, what: str) -> SqlError:

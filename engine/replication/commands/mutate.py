@@ -45,7 +45,7 @@ from engine.replication.commands.waiting import (
 )
 from engine.replication.mutation_entry import MutationEntry, mutation_number
 from engine.replication.paths import ReplicaPaths, TablePaths
-from engine.replication.replica.block_numbers import BlockNumbers, allocate_everywhere
+from engine.replication.replica.block_numbers import BlockNumbers, allocate_everywhere, give_up
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.merging.mutation_book import MutationState
 from engine.replication.replica.queue.loader import load_mutations
@@ -57,7 +57,6 @@ T = TypeVar("T")
 
 _ATTEMPTS = 1000
 _PAUSE_S = 0.2
-_RELEASE_ATTEMPTS = 5
 
 
 async def create_mutation(
@@ -88,7 +87,7 @@ async def create_mutation(
             draft = MutationDraft.of(ctx, held, commands, alter_version=alter_version, version=version)
             number = await _send(ctx, keeper, draft, fence)
         finally:
-            await release(ctx, held)
+            await give_up(ctx, held)
         if number is not None:
             await _take_note(ctx)
             log.info("replication.mutation_created table=%s number=%010d", ctx.name, number)
@@ -185,21 +184,6 @@ async def find_mutation(ctx: ReplicaContext, raw: bytes) -> int | None:
         return None
 
     return await with_session(ctx, look)
-
-
-async def release(ctx: ReplicaContext, held: BlockNumbers) -> None:
-    """Give numbers up, whatever happens: one that stays held would stop merges in its partition."""
-    for _ in range(_RELEASE_ATTEMPTS):
-        try:
-            await held.release()
-            return
-        except (ConnectionLoss, OperationTimeout):
-            await ctx.env.sleep(_PAUSE_S)
-        except SessionExpired:
-            return
-    for number in held.held:  # the next who asks for a number in that partition removes them
-        ctx.block_locks.held.discard(number.path)
-        ctx.block_locks.doubtful.add(number.partition_id)
 
 
 async def _send(ctx: ReplicaContext, keeper: Keeper, draft: MutationDraft, fence: Sequence[Op]) -> int | None:

@@ -64,7 +64,6 @@ from engine.replication.commands.drop_range import (
     alter_partition_version,
     cannot_assign,
     claim_ranges,
-    give_up,
 )
 from engine.replication.commands.uninterrupted import uninterrupted
 from engine.replication.commands.waiting import DEFAULT_INACTIVE_TIMEOUT_S, Sync, wait_for_entry
@@ -73,7 +72,14 @@ from engine.replication.log_actions import DropRange, ReplaceRange
 from engine.replication.log_entry import LogEntry
 from engine.replication.part_name import MAX_BLOCK_NUMBER, MAX_LEVEL, PartName, drop_range
 from engine.replication.part_store import Part, PartStore
-from engine.replication.replica.block_numbers import BlockNumber, Wanted, allocate, allocate_all
+from engine.replication.replica.block_numbers import (
+    BlockNumber,
+    BlockNumbers,
+    Wanted,
+    allocate,
+    allocate_all,
+    give_up,
+)
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.log_commit import Committed, Logged, commit_logged, log_op
 from engine.replication.text import encode_bytes, time_text
@@ -230,7 +236,7 @@ class _Attempt:
     async def __aexit__(self, *_: object) -> None:
         try:
             for ctx, number in self._held:
-                await give_up(ctx, number)
+                await give_up(ctx, BlockNumbers((number,)))
             for part in self._staged:
                 await self._ctx.store.discard(part)
         finally:

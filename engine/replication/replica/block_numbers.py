@@ -44,6 +44,7 @@ from engine.errors import (
     MultiFailed,
     NodeExists,
     NoNode,
+    OnclusterError,
     OperationTimeout,
     SqlError,
 )
@@ -230,6 +231,19 @@ async def allocate_everywhere(
             for number in held:
                 number.leave()
             raise
+
+
+async def give_up(ctx: ReplicaContext, numbers: BlockNumbers) -> None:
+    """Release them, whatever happens: one that stays held would stop merges in its partition. What Keeper
+    does not let go soon is left to `remove_unknown_locks`."""
+    for _ in range(_TRIES):
+        try:
+            await numbers.release()
+            return
+        except (ConnectionLoss, OperationTimeout):
+            await ctx.env.sleep(_PAUSE_S)
+        except OnclusterError:  # the session is over, or Keeper takes no writes, as an etcd that is full
+            return
 
 
 def _for_one_request(paths: TablePaths, wanted: Sequence[Wanted]) -> Iterator[Sequence[Wanted]]:

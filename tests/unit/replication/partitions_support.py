@@ -1,10 +1,11 @@
-"""Commands on partitions whose messages are lost."""
+"""Commands on partitions whose messages are lost or refused."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from engine.keeper.base import Create, Op, OpResult
+from engine.errors import BadArguments
+from engine.keeper.base import ANY_VERSION, Create, CreateMode, Op, OpResult
 from engine.keeper.session import RequestKind
 from tests.unit.replication.live_support import (
     PATHS,
@@ -30,3 +31,29 @@ def lose_message_to_log(live: Live, replica: LiveReplica, what: str) -> list[Seq
 
     session.multi = watched  # type: ignore[method-assign]
     return written
+
+
+def fill_before_log(replica: LiveReplica) -> Callable[[], None]:
+    """Keeper refuses as a whole the replica's first transaction that makes an entry of the log or a mutation,
+    and what it writes from then on, as an etcd does that is full. The result makes room."""
+    session = replica.ctx.session()
+    real_multi, real_remove = session.multi, session.remove
+    is_full = False
+
+    async def multi(ops: Sequence[Op]) -> list[OpResult]:
+        nonlocal is_full
+        is_full |= any(isinstance(op, Create) and op.mode is CreateMode.PERSISTENT_SEQUENTIAL for op in ops)
+        if is_full:
+            raise BadArguments(ops[0].path, "full")
+        return await real_multi(ops)
+
+    async def remove(path: str, *, version: int = ANY_VERSION) -> None:
+        if is_full:
+            raise BadArguments(path, "full")
+        await real_remove(path, version=version)
+
+    def make_room() -> None:
+        del session.multi, session.remove
+
+    session.multi, session.remove = multi, remove  # type: ignore[method-assign]
+    return make_room

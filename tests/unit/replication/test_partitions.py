@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
 from engine.ddl.attempt import Attempt, Effect, Fence
-from engine.errors import Code, MultiFailed, SqlError
+from engine.errors import BadArguments, Code, MultiFailed, SqlError
 from engine.keeper.base import Check, Create
 from engine.replication.commands import drop_range, partitions
 from engine.replication.commands.insert import InsertOptions
@@ -22,6 +22,7 @@ from engine.replication.part_name import PartName
 from engine.replication.part_store import Part, PartsBroken
 from engine.replication.paths import ReplicaPaths
 from engine.replication.replica.block_numbers import allocate
+from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.switches import Activity
 from tests.unit.replication.live_support import (
     PATHS,
@@ -31,7 +32,7 @@ from tests.unit.replication.live_support import (
     run,
     staged,
 )
-from tests.unit.replication.partitions_support import lose_message_to_log
+from tests.unit.replication.partitions_support import fill_before_log, lose_message_to_log
 
 # -- DROP, DETACH, TRUNCATE ----------------------------------------------------------------------------------
 
@@ -433,6 +434,40 @@ def test_a_held_number_does_not_survive_a_refused_command() -> None:
         assert not live.locks()  # the number of an insert under way was taken away
         await held.abandon()
         assert not live.actions(MergeParts)
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        partitions.truncate,
+        lambda ctx: partitions.replace_partition(ctx, "a", "d", "source"),
+        lambda ctx: partitions.attach_partition(ctx, "c"),
+        lambda ctx: partitions.clear_column(ctx, "v"),
+    ],
+    ids=["TRUNCATE", "REPLACE", "ATTACH", "CLEAR COLUMN"],
+)
+def test_a_command_that_keeper_refuses_as_a_whole_leaves_nothing(
+    command: Callable[[ReplicaContext], Awaitable[object]],
+) -> None:
+    """Once there is room again: a number that stayed held would stop merges in its partition."""
+
+    async def main(live: Live) -> None:
+        (replica,) = await live.cluster(1)
+        for partition in ("a", "b", "c"):
+            await replica.insert(1, partition=partition)
+        await partitions.drop_partition(replica.ctx, "c", fate=RangeFate.DETACH)
+        await live.plain_table("source", ("a", [{"k": 10, "v": 1}]))
+        await live.quiet()
+        make_room = fill_before_log(replica)
+        with pytest.raises(BadArguments, match="full"):
+            await command(replica.ctx)
+        assert live.locks()
+        make_room()
+        await live.env.sleep(100)
+        assert not live.locks() and not staged(replica)
+        assert len(replica.parts()) == 2
 
     run(main)
 
