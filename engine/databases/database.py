@@ -71,7 +71,7 @@ class ReplicatedDatabase:
     @property
     def readonly_reason(self) -> str:
         """Why statements are refused; empty if they are not."""
-        return self._progress.readonly_reason
+        return self._replica.holder.explain(self._progress.readonly_reason)
 
     async def create(self) -> None:
         """CREATE DATABASE. Raises SqlError 36, 253, 571, and what Keeper says."""
@@ -230,7 +230,7 @@ class ReplicatedDatabase:
     async def status(self) -> DatabaseStatus:
         keeper, pointer = self._replica.holder.current, self._progress.pointer
         if keeper is None:
-            return DatabaseStatus(log_ptr=pointer, is_session_expired=True)
+            return DatabaseStatus(pointer, keeper_error=self.readonly_reason, is_session_expired=True)
         try:
             newest = int((await keeper.get(self._replica.paths.max_log_ptr)).data)
             replicas = len((await keeper.children(self._replica.paths.replicas)).names)

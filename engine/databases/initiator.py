@@ -127,7 +127,9 @@ class Initiator:
             raise SqlError(
                 Code.NO_ZOOKEEPER,
                 f"Database {self._replica.name} is in readonly mode, because "
-                f"{progress.readonly_reason or 'it has no session with ZooKeeper'}",
+                + self._replica.holder.explain(
+                    progress.readonly_reason or "it has no session with ZooKeeper"
+                ),
                 hint="Nothing was changed; try again.",
             )
         return keeper

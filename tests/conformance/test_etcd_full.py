@@ -18,6 +18,7 @@ from engine.keeper.etcd import link, messages, reaper
 from engine.keeper.etcd.channel import EtcdChannel, EtcdRefuses
 from engine.keeper.etcd.clock import Clock
 from engine.keeper.etcd.embedded import EmbeddedEtcd, find_etcd
+from engine.keeper.recipes import SessionHolder
 from engine.operations.health.ask_keeper import ask_keeper
 from engine.testing.seen import Seen
 from tests.unit.operations.support import site
@@ -124,8 +125,13 @@ async def test_while_etcd_is_full_nobody_gets_a_session_and_health_calls_it_full
     where = dataclasses.replace(site(tmp_path, ENV, None), keeper_error=caught.value)
     facts = await ask_keeper(where, [])
     assert not facts.is_answering and "disarm its alarm" in facts.takes_no_writes
-    await small.disarm()
-    await (await open_session(small)).close()
+    async with SessionHolder(lambda: open_session(small), ENV) as holder:
+        with pytest.raises(KeeperFull):
+            await holder.get(timeout_s=1)
+        assert "disarm its alarm" in holder.explain("It is read-only")
+        await small.disarm()
+        await holder.get(timeout_s=PATIENCE_S)
+        assert holder.explain("It is read-only") == "It is read-only"
 
 
 WRITES = [

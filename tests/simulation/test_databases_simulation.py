@@ -531,9 +531,12 @@ def test_keeper_is_waited_for_no_longer_than_replicas_are(mode: OutputMode) -> N
 
 def test_what_holds_up_other_statements_does_not_wait_for_keeper_for_ever() -> None:
     async def main(env: SimulationEnv) -> None:
-        server, _, database = await _one_replica(env)
+        server, replica, database = await _one_replica(env)
         server.stop()
         await asyncio.sleep(60.0)
+        why = "; no session with Keeper: No answer"
+        assert why in database.readonly_reason and why in (await database.status()).keeper_error
+        assert await replica.submit("CREATE a t") == "failed"
         for step in (database.create, database.restore, database.drop_begin, database.drop_end):
             async with asyncio.timeout(60):
                 with pytest.raises(KeeperUnavailable):

@@ -48,8 +48,8 @@ class SessionHolder:
         self._opening = asyncio.Lock()
         self._keeper: Keeper | None = None
         self._is_closed = False
-        self._full: KeeperFull | None = None
-        """The last answer, if it was this."""
+        self._failure: Unavailable | UnknownOutcome | None = None
+        """Of the last attempt to open one."""
 
     async def __aenter__(self) -> SessionHolder:
         return self
@@ -63,6 +63,12 @@ class SessionHolder:
     def current(self) -> Keeper | None:
         """The session, if there is one and it lives as far as is known."""
         return None if self._keeper is None or self._keeper.is_expired else self._keeper
+
+    def explain(self, reason: str) -> str:
+        """Why something waits, with why there is no session if there is none."""
+        if not reason or self._failure is None:
+            return reason
+        return f"{reason}; no session with {self._server}: {self._failure}"
 
     def on_new_session(self, hook: SessionHook) -> None:
         """Have `hook` run on every new session before anybody gets it; in the order of registration.
@@ -80,8 +86,8 @@ class SessionHolder:
             async with asyncio.timeout(timeout_s):
                 return await self._open()
         except TimeoutError:
-            if self._full is not None:
-                raise KeeperFull(self._full.message, hint=self._full.hint) from None
+            if isinstance(self._failure, KeeperFull):
+                raise KeeperFull(self._failure.message, hint=self._failure.hint) from None
             raise KeeperUnavailable(f"No session with {self._server} within {timeout_s:g} s") from None
 
     async def run(self) -> None:
@@ -110,7 +116,7 @@ class SessionHolder:
                 try:
                     return await self._open_once()
                 except (Unavailable, UnknownOutcome) as error:
-                    self._full = error if isinstance(error, KeeperFull) else None
+                    self._failure = error
                     log.warning("keeper.no_session retry_in_s=%.2f reason=%s", pause_s, error)
                 await self._env.sleep(pause_s * self._env.rng.uniform(0.5, 1.0))
                 pause_s = min(pause_s * 2, self._longest_pause_s)
@@ -129,5 +135,5 @@ class SessionHolder:
         log.info(
             "keeper.session_opened session=%#x timeout_s=%g", keeper.session_id, keeper.session_timeout_s
         )
-        self._keeper, self._full = keeper, None
+        self._keeper, self._failure = keeper, None
         return keeper

@@ -88,7 +88,7 @@ class SystemStatements:
         if command in _OF_A_REPLICA and not _is_made(table):
             raise SqlError(
                 Code.TABLE_IS_READ_ONLY,
-                f"Table {table.name} is in readonly mode: {table.ctx.readonly_reason}",
+                f"Table {table.name} is in readonly mode: {table.ctx.why_readonly}",
                 hint="That goes on by itself when Keeper can be reached.",
             )
         match command:
@@ -260,7 +260,7 @@ async def _restore(table: RunningTable) -> None:
     if not await table.replica.wait_until_active(timeout_s=_ACTIVE_WAIT_S):
         raise SqlError(
             Code.TABLE_IS_READ_ONLY,
-            f"Table {ctx.name} is restored in Keeper and not active yet: {ctx.readonly_reason}",
+            f"Table {ctx.name} is restored in Keeper and not active yet: {ctx.why_readonly}",
             hint="It becomes active by itself; its parts are attached then.",
         )
     await attach_restored(ctx)

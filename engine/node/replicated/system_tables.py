@@ -188,7 +188,7 @@ def asks_keeper(tokens: Iterable[Token]) -> bool:
 async def _in_keeper(ctx: ReplicaContext) -> KeeperStatus:
     keeper = ctx.holder.current
     if keeper is None:
-        return KeeperStatus(exception=ctx.last_keeper_error or "There is no session with Keeper")
+        return KeeperStatus(exception=ctx.why_readonly)
     try:
         async with asyncio.timeout(_KEEPER_WAIT_S):
             return await keeper_status(ctx, keeper)

@@ -22,8 +22,7 @@ async def keep_running(
     """Run `step` again and again, with a pause after each error. Until cancelled.
 
     Raises SessionExpired and TermOver: the term is over then. What Keeper or the disk have against one step
-    is logged and remembered, and the loop goes on: a replica that stands still at one thing still does the
-    others.
+    is logged, and the loop goes on: a replica that stands still at one thing still does the others.
     """
     while True:
         try:
@@ -34,6 +33,5 @@ async def keep_running(
             end_if_cancelled()
             if ctx.is_readonly:
                 raise SessionExpired("The session of the replica is over") from error
-            ctx.last_keeper_error = f"{what}: {error}"
             log.warning("replica.step_failed table=%s step=%s error=%s", ctx.name, what, error)
             await ctx.env.sleep(RETRY_PAUSE_S * ctx.env.rng.uniform(0.5, 1.5))

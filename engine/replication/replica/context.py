@@ -138,12 +138,12 @@ class ReplicaContext:
     """Parts that were fetched on their way into Keeper."""
     keeper: Keeper | None = None
     readonly_reason: str = "the replica has not been activated yet"
+    """As far as the replica knows; `why_readonly` asks the holder of its session, too."""
     readonly_since_s: float = 0.0
     ending: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the table is being detached or dropped: there is no other term to wait for."""
     metadata_version: int = 0
     is_leader: bool = False
-    last_keeper_error: str = ""
     term_began: Broadcast = field(default_factory=Broadcast)
     """The replica accepts writes (again)."""
     usual_partition: tuple[str, int] = ("", 0)
@@ -216,6 +216,10 @@ class ReplicaContext:
         return self.keeper is None or self.keeper.is_expired
 
     @property
+    def why_readonly(self) -> str:
+        return self.holder.explain(self.readonly_reason or "its session with Keeper is over")
+
+    @property
     def is_ending(self) -> bool:
         return self.ending.is_set()
 
@@ -256,10 +260,9 @@ class ReplicaContext:
         """The session of the present term. Raises SqlError 242 TABLE_IS_READ_ONLY."""
         if self.keeper is None or self.keeper.is_expired:
             self.check_not_ending()
-            reason = self.readonly_reason or "its session with Keeper is over"
             raise SqlError(
                 Code.TABLE_IS_READ_ONLY,
-                f"Table {self.name} is in readonly mode (replica path: {self.me.root}): {reason}",
+                f"Table {self.name} is in readonly mode (replica path: {self.me.root}): {self.why_readonly}",
                 hint="The node tries again by itself; see zookeeper_exception in system.replicas.",
             )
         return self.keeper

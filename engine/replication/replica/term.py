@@ -88,7 +88,6 @@ async def run_terms(ctx: ReplicaContext, startup: Startup, loops: Sequence[Loop]
         except (OnclusterError, OSError) as error:
             failures += 1
             ctx.readonly_reason = error.display_text if isinstance(error, SqlError) else str(error)
-            ctx.last_keeper_error = str(error)
             pause_s = min(FIRST_PAUSE_S * failures * (failures + 1) / 2, LONGEST_PAUSE_S)
             log.warning(
                 "replica.not_activated table=%s replica=%s retry_in_s=%.1f reason=%s",

@@ -580,8 +580,11 @@ async def test_a_holder_says_that_keeper_is_full_where_that_is_why_there_is_no_s
         raise answers[0]
 
     async with SessionHolder(refuse, env, where="zk1:2181") as holder:
+        assert holder.explain("It waits") == "It waits"
         with pytest.raises(KeeperFull, match=r"refused\. Make room\."):
             await holder.get(timeout_s=10)
+        why = "no session with Keeper at zk1:2181: refused. Make room."
+        assert holder.explain("It waits") == f"It waits; {why}" and holder.explain("") == ""
         del answers[0]
         with pytest.raises(KeeperUnavailable, match="Keeper at zk1:2181 within 10 s"):
             await holder.get(timeout_s=10)

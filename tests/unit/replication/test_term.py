@@ -10,6 +10,7 @@ import pytest
 from engine.errors import SqlError
 from engine.keeper.base import Keeper
 from engine.replication.replica.context import ReplicaContext
+from engine.replication.replica.queue.view import local_status
 from tests.unit.replication.support import SESSION_TIMEOUT_S, WITHOUT_MERGES, Bench, simulated
 
 
@@ -44,9 +45,12 @@ async def test_without_a_session_the_replica_is_read_only_at_once_and_comes_back
     assert refused.value.code == 242
     assert one.values == [1]
     await two.insert(2)
+    await bench.until(lambda: "; no session with Keeper: No answer" in one.ctx.why_readonly)
+    assert local_status(one.ctx).readonly_reason == one.ctx.why_readonly
     bench.server.heal("r1")
     await bench.quiet(one, two)
     assert one.values == [1, 2] and not one.ctx.is_readonly
+    assert local_status(one.ctx).readonly_reason == ""
     await one.insert(3)
 
 

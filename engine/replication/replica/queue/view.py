@@ -64,7 +64,6 @@ class ReplicaStatus:
     last_queue_update_s: float
     absolute_delay_s: float
     last_queue_update_exception: str
-    last_keeper_error: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +113,7 @@ def local_status(ctx: ReplicaContext) -> ReplicaStatus:
         is_leader=ctx.is_leader and not ctx.is_readonly,
         can_become_leader=bool(ctx.settings.replicated_can_become_leader),
         is_readonly=ctx.is_readonly,
-        readonly_reason=ctx.readonly_reason,
+        readonly_reason=ctx.why_readonly if ctx.is_readonly else "",
         readonly_since_s=ctx.readonly_since_s if ctx.is_readonly else 0.0,
         is_session_expired=ctx.holder.current is None,
         future_parts=sum(len(queued.new_parts) for queued in queue.executing),
@@ -137,7 +136,6 @@ def local_status(ctx: ReplicaContext) -> ReplicaStatus:
         last_queue_update_s=ctx.last_pull_s,
         absolute_delay_s=absolute_delay_s(ctx),
         last_queue_update_exception=ctx.last_pull_error,
-        last_keeper_error=ctx.last_keeper_error,
     )
 
 
@@ -154,7 +152,7 @@ async def keeper_status(ctx: ReplicaContext, keeper: Keeper) -> KeeperStatus:
         active_replicas=sum(stat is not None for stat in active),
         lost_part_count=0 if isinstance(lost, KeeperAnswer) else peers.number(lost.data),
         replica_is_active={name: stat is not None for name, stat in zip(names, active, strict=True)},
-        exception=ctx.readonly_reason if ctx.is_readonly else "",
+        exception=ctx.why_readonly if ctx.is_readonly else "",
     )
 
 
