@@ -54,16 +54,13 @@ class Proposal:
     async def __call__(self, changes: Mapping[str, str | None]) -> None:
         """Raises SqlError 571 when the entry was not committed."""
         ops = await self.ops(changes)
-        is_doubtful = False
         while not self.is_committed:
             try:
                 await self._keeper.multi(ops)
                 self.is_committed = True
             except MultiFailed as failed:
-                if not (is_doubtful and await self.handed_over()):
-                    raise _cancelled(self.number, failed.message) from failed
+                raise _cancelled(self.number, failed.message) from failed
             except (ConnectionLoss, OperationTimeout, SessionExpired) as error:
-                is_doubtful = True
                 if not await self.handed_over() and self._keeper.is_expired:
                     raise _cancelled(self.number, error.message) from error
 

@@ -24,6 +24,7 @@ from engine.keeper.faults import FaultPlan
 from engine.keeper.memory import MemoryKeeperServer
 from engine.keeper.recipes import remove_recursive
 from engine.keeper.session import RequestKind
+from engine.names import entry_number
 from engine.testing.simulation import SimulationEnv, run_simulation
 from tests.simulation.databases_model import PATHS, Replica, applied
 from tests.simulation.seeds import chosen_seeds
@@ -82,12 +83,23 @@ async def simulate(env: SimulationEnv, seed: int) -> Counter[str]:
     newest = int((await keeper.get(PATHS.max_log_ptr)).data)
     replayed: dict[str, str] = {}
     committed: list[str] = []
+    joined = {
+        str(me): int((await keeper.get(PATHS.replica(me, "max_log_ptr_at_creation"))).data)
+        for me in (ReplicaName("s", replica.name) for replica in replicas)
+    }
     for name in (await keeper.children(PATHS.log)).names:
         if await keeper.exists(f"{PATHS.log}/{name}/committed") is None:
             continue
         data = (await keeper.get(f"{PATHS.log}/{name}")).data.decode()
         query = data.split("query: ")[1].split("\n")[0]
         if query:
+            active, finished, synced = [
+                {*(await keeper.children(f"{PATHS.log}/{name}/{leaf}")).names}
+                for leaf in ("active", "finished", "synced")
+            ]
+            concerned = {each for each, newest in joined.items() if (entry_number(name) or 0) > newest}
+            assert concerned <= finished & synced, f"{name}: whoever waits for a replica waits for ever"
+            assert not active & finished, f"{name}: it seems to be carried out"
             try:
                 replayed = applied(replayed, query)
             except SqlError as error:
@@ -341,6 +353,52 @@ def test_a_statement_whose_session_ends_before_its_commit_is_known_not_to_be_com
         replica.schema.as_initiator = loses_the_session  # type: ignore[method-assign]
         assert await replica.submit("CREATE a t") == "failed"
         assert replica.disk.texts == {}
+        await database.stop(grace_s=1)
+
+    run_simulation(1, main)
+
+
+def test_a_statement_whose_session_ends_behind_its_commit_is_known_to_be_committed() -> None:
+    async def main(env: SimulationEnv) -> None:
+        server, replica, database = await _one_replica(env)
+        assert replica.schema is not None and replica.process is not None
+        (session_id,) = server.session_ids(replica.process.name)
+        as_initiator = replica.schema.as_initiator
+
+        async def loses_the_session(query: str, commit: Commit) -> None:
+            server.lose_next_reply(session_id, kind=RequestKind.MULTI)
+            submitting = asyncio.ensure_future(as_initiator(query, commit))
+            while server.tree.nodes.get(PATHS.entry(2, "committed")) is None:
+                await asyncio.sleep(0)
+            server.expire_session(session_id)
+            await submitting
+
+        replica.schema.as_initiator = loses_the_session  # type: ignore[method-assign]
+        assert await replica.submit("CREATE a t") == "ok"
+        assert replica.disk.texts == {"a": "t"}
+        await database.stop(grace_s=1)
+
+    run_simulation(1, main)
+
+
+def test_a_statement_that_others_have_given_up_is_not_committed() -> None:
+    """They have waited long enough for its `try`."""
+
+    async def main(env: SimulationEnv) -> None:
+        server, replica, database = await _one_replica(env)
+        assert replica.schema is not None
+        as_initiator = replica.schema.as_initiator
+        other = await server.factory(client="other")()
+
+        async def hangs(query: str, commit: Commit) -> None:
+            await other.remove(PATHS.entry(2, "try"))
+            await as_initiator(query, commit)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(replica.schema, "as_initiator", hangs)
+            assert await replica.submit("CREATE a t") == "failed"
+        assert replica.disk.texts == {} and await other.exists(PATHS.table("a")) is None
+        assert await replica.submit("CREATE a t") == "ok"
         await database.stop(grace_s=1)
 
     run_simulation(1, main)

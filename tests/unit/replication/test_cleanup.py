@@ -197,6 +197,27 @@ def test_a_replica_that_comes_back_while_it_is_declared_lost_loses_nothing() -> 
     assert outcomes == {b"0", b"1"}
 
 
+@pytest.mark.parametrize("is_lost", [b"0", b"1"])
+def test_a_replica_that_comes_back_before_anything_is_removed_stops_the_cleaning(is_lost: bytes) -> None:
+    """One that is about to be declared lost, and one that is lost and begins to clone."""
+
+    async def main(bench: Bench) -> None:
+        one, two = await pair(bench)
+        await (await bench.keeper()).set(two.ctx.me.is_lost, is_lost)
+        await append(bench, 60)
+        await point(bench, one, 60)
+        await two.expire()
+        while bench.has(two.ctx.me.is_active):
+            await bench.env.sleep(0.1)
+        before_multi(one.ctx.session(), two.activate)
+        with pytest.raises(SqlError) as caught:
+            await clean_log(one.ctx)
+        assert caught.value.code == Code.REPLICA_STATUS_CHANGED
+        assert bench.data(two.ctx.me.is_lost) == is_lost and first_entry(bench) == 0
+
+    run(main)
+
+
 def test_a_replica_that_joins_while_the_log_is_cleaned_stops_the_cleaning() -> None:
     async def main(bench: Bench) -> None:
         one, _ = await pair(bench)
