@@ -93,6 +93,27 @@ def test_an_empty_part_takes_its_place_where_another_part_tells_the_partition() 
     run(main)
 
 
+def test_while_only_a_replica_that_is_away_has_another_part_of_its_partition_it_is_waited_for() -> None:
+    async def main(live: Live) -> None:
+        one, two = [await live.replica(name, make_store=StoreOfHashes) for name in ("r1", "r2")]
+        two.ctx.switches.stop(Activity.FETCHES)
+        await one.insert(0, partition="hash")
+        await one.insert(1, partition="hash")
+        await one.stop()
+        del one.disk.active[P("hash_0_0_0")]
+        await (await live.keeper()).remove(one.ctx.me.part(P("hash_0_0_0")))
+        two.ctx.switches.start(Activity.FETCHES)
+        two.ctx.queue_changed.set()
+        await live.env.sleep(300)
+        assert live.actions(DropRange) == [] and live.data(PATHS.lost_part_count) == b""
+        await live.crash("r1")
+        await live.quiet()
+        assert live.data(PATHS.lost_part_count) == b"1"
+        assert one.parts() == two.parts() and one.keys() == two.keys() == [1]
+
+    run(main)
+
+
 def test_what_was_to_be_merged_of_lost_parts_alone_is_dropped_with_them() -> None:
     """r2 has the merge in its queue, and nothing to make it of."""
 
