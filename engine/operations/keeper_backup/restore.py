@@ -211,10 +211,12 @@ class _Restorer:
         """After an unknown outcome, and after an answer that contradicts the first look, look again."""
         deadline_s = self._target.deadline_s()
         sent_before = self._sent
-        has_been_told = False
+        has_been_told = is_again = False
         while True:
             keeper = await self._target.session()
             try:
+                if is_again:  # what got no answer has been done behind this, or never will be
+                    await keeper.sync(self._root)
                 await attempt(keeper, must_look=must_look)
                 return
             except (UnknownOutcome, Unavailable) as error:
@@ -225,7 +227,7 @@ class _Restorer:
                 if has_been_told or not isinstance(failed.error, NodeExists):
                     raise _disturbed(failed) from failed
                 has_been_told = True
-            must_look = True
+            must_look = is_again = True
 
     async def _create(self, wanted: Sequence[NodeRecord], keeper: Keeper, *, must_look: bool) -> None:
         missing = list(wanted)
