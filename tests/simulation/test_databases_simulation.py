@@ -604,6 +604,42 @@ def test_what_holds_up_other_statements_does_not_wait_for_keeper_for_ever() -> N
     run_simulation(1, main)
 
 
+@pytest.mark.parametrize(
+    ("code", "attempts"), [(Code.NOT_ENOUGH_SPACE, 3), (Code.TABLE_NOT_EMPTY, 1), (None, 12)]
+)
+def test_an_entry_that_fails_again_and_again_in_one_way_is_recovered_from(
+    code: Code | None, attempts: int
+) -> None:
+    """At once where it gets no better by waiting; not where it fails in another way each time (None)."""
+
+    async def main(env: SimulationEnv) -> None:
+        _, first, second = await _two_replicas(env)
+        assert second.schema is not None and second.database is not None and first.database is not None
+        execute = second.schema.execute
+        failures = 0
+
+        async def fails(number: int, query: str, settings: Mapping[str, str], fence: Fence) -> None:
+            nonlocal failures
+            if query != "ALTER a other" or failures == 12:
+                return await execute(number, query, settings, fence)
+            failures += 1
+            raise SqlError(code or Code.NOT_ENOUGH_SPACE, "no" if code else f"no, for the {failures}th time")
+
+        second.schema.execute = fails  # type: ignore[method-assign]
+        assert await first.submit("ALTER a other") == "ok"
+        await env.sleep(100)
+        assert failures == attempts and bool(second.disk.aside) is (code is not None)
+        assert await first.submit("CREATE b t") == "ok"
+        await env.sleep(10)
+        assert first.disk.texts == second.disk.texts == {"a": "other", "b": "t", "t": "replicated-1"}
+        assert not second.database.readonly_reason
+        for replica in (first, second):
+            assert replica.database is not None
+            await replica.database.stop(grace_s=1)
+
+    run_simulation(1, main)
+
+
 def test_a_replica_goes_on_after_an_error_in_the_program() -> None:
     async def main(env: SimulationEnv) -> None:
         server, first, _ = await _one_replica(env)
