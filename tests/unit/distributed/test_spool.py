@@ -20,7 +20,13 @@ from engine.distributed.replica_choice import LoadBalancing
 from engine.distributed.sender import DirectorySender, Outgoing, SenderOptions
 from engine.distributed.spool_disk import LocalDisk
 from engine.distributed.spool_file import FileHead, body_of, check_file, write_file
-from engine.distributed.spool_names import destination_of, is_destination, number_of
+from engine.distributed.spool_names import (
+    CURRENT_BATCH,
+    SENT_BATCH,
+    destination_of,
+    is_destination,
+    number_of,
+)
 from engine.distributed.spool_table import SpoolBlock, SpoolOptions, TableSpool
 from engine.env import SystemEnv
 from engine.errors import Code, Corrupt, NodeUnavailable, ReplyLost, SqlError
@@ -370,6 +376,37 @@ def test_rows_that_come_after_a_batch_are_not_taken_for_its_files(tmp_path: Path
         options = SenderOptions(batch=BatchLimits())
         await DirectorySender(spool, "shard1_all_replicas", deliver, SystemEnv(), options).send_all()
         assert sent == ["new"]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("record", [CURRENT_BATCH, SENT_BATCH])
+def test_when_a_record_cannot_be_read_nothing_that_may_be_of_its_batch_is_sent(
+    tmp_path: Path, record: str
+) -> None:
+    async def scenario() -> None:
+        spool, sent = TableSpool(LocalDisk(tmp_path), SpoolOptions()), list[str]()
+        spool.load()
+
+        async def put(token: str) -> None:
+            await spool.put([SpoolBlock(("shard1_all_replicas",), FileHead(token, ("k",), 1), rows(b"x"))])
+
+        async def deliver(out: Outgoing) -> None:
+            sent.append(out.token)
+
+        await put("one")
+        await put("two")
+        (tmp_path / "shard1_all_replicas" / record).write_text("2\n1\n")
+        options = SenderOptions(batch=BatchLimits())
+        sender = DirectorySender(spool, "shard1_all_replicas", deliver, SystemEnv(), options)
+        with pytest.raises(Corrupt) as raised:
+            await sender.send_all()
+        facts = sender.facts()
+        assert raised.value.code == 588 and "cannot be read" in facts.last_exception
+        assert (sent, facts.data_files, facts.broken_files) == ([], 0, 2)
+        await put("three")
+        await sender.send_all()
+        assert sent == ["three"] and sender.facts().broken_files == 2
 
     asyncio.run(scenario())
 
