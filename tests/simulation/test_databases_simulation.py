@@ -11,6 +11,7 @@ import pytest
 
 from engine.databases import (
     Commit,
+    DatabaseSettings,
     ReplicaName,
     ReplicatedDatabase,
 )
@@ -381,25 +382,32 @@ def test_a_statement_whose_session_ends_behind_its_commit_is_known_to_be_committ
     run_simulation(1, main)
 
 
-def test_a_statement_that_others_have_given_up_is_not_committed() -> None:
-    """They have waited long enough for its `try`."""
-
+def test_an_initiator_that_hangs_is_given_up_by_the_others_and_has_not_committed() -> None:
     async def main(env: SimulationEnv) -> None:
-        server, replica, database = await _one_replica(env)
-        assert replica.schema is not None
-        as_initiator = replica.schema.as_initiator
-        other = await server.factory(client="other")()
+        _, first, second = await _two_replicas(env)
+        assert first.schema is not None
+        as_initiator, may_go_on = first.schema.as_initiator, asyncio.Event()
 
         async def hangs(query: str, commit: Commit) -> None:
-            await other.remove(PATHS.entry(2, "try"))
+            await may_go_on.wait()
             await as_initiator(query, commit)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(replica.schema, "as_initiator", hangs)
-            assert await replica.submit("CREATE a t") == "failed"
-        assert replica.disk.texts == {} and await other.exists(PATHS.table("a")) is None
-        assert await replica.submit("CREATE a t") == "ok"
-        await database.stop(grace_s=1)
+            patch.setattr(first.schema, "as_initiator", hangs)
+            hanging = asyncio.ensure_future(first.submit("CREATE b t"))
+            await env.sleep(DatabaseSettings().wait_entry_commited_timeout_sec - 90)
+            assert await second.submit("CREATE c t2") == "failed", "it is not given up before its time"
+            await env.sleep(30)
+            assert await second.submit("CREATE c t2") == "ok"
+            may_go_on.set()
+            assert await hanging == "failed"
+        assert await first.submit("CREATE b t3") == "ok"
+        await env.sleep(10)
+        assert first.disk.texts == second.disk.texts
+        assert first.disk.texts == {"a": "one", "t": "replicated-1", "b": "t3", "c": "t2"}
+        for replica in (first, second):
+            assert replica.database is not None
+            await replica.database.stop(grace_s=1)
 
     run_simulation(1, main)
 
