@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import itertools
+import urllib.error
 
 import aiohttp
 import grpc
@@ -21,6 +22,7 @@ from engine.keeper.etcd.embedded import EmbeddedEtcd, find_etcd
 from engine.keeper.recipes import SessionHolder
 from engine.operations.health.ask_keeper import ask_keeper
 from engine.testing.seen import Seen
+from tests.conformance.nodes_support import ask, nodes_of
 from tests.unit.operations.support import site
 
 pytestmark = pytest.mark.slow
@@ -132,6 +134,30 @@ async def test_while_etcd_is_full_nobody_gets_a_session_and_health_calls_it_full
         await small.disarm()
         await holder.get(timeout_s=PATIENCE_S)
         assert holder.explain("It is read-only") == "It is read-only"
+
+
+@pytest.mark.extended
+async def test_tables_and_databases_of_a_node_that_starts_while_etcd_is_full_say_that_it_is(small, tmp_path):
+    async with nodes_of(tmp_path, small, ["n1"]) as [port]:
+        ask(port, "CREATE TABLE t (a UInt8) ENGINE = ReplicatedMergeTree('/t', 'n1') ORDER BY a")
+        ask(port, "CREATE DATABASE r ENGINE = Replicated('/r', 's', 'n1')")
+    await small.raise_alarm()
+    async with nodes_of(tmp_path, small, ["n1"]) as [port]:
+        for statement in (
+            "INSERT INTO t SETTINGS insert_keeper_max_retries = 0 VALUES (1)",
+            "CREATE TABLE r.a (a UInt8) ENGINE = MergeTree ORDER BY a",
+        ):
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                ask(port, statement)
+            assert "disarm its alarm" in refused.value.read().decode()
+        for table in ("replicas", "database_replicas"):
+            assert "disarm its alarm" in ask(port, f"SELECT zookeeper_exception FROM system.{table}")
+        await small.disarm()
+        async with asyncio.timeout(PATIENCE_S):
+            for table in ("replicas", "database_replicas"):
+                asked = f"SELECT is_readonly, zookeeper_exception FROM system.{table}"
+                while ask(port, asked) != "0\t\n":
+                    await asyncio.sleep(0.1)
 
 
 WRITES = [
