@@ -314,10 +314,6 @@ class DDLCleaner:
                 if op.path == self._paths.outcome(name) and isinstance(refusal.error, NoNode):
                     await create_ancestors(keeper, op.path)
                     continue
-                if refusal.index == 0 and isinstance(refusal.error, NoNode):
-                    return Removal.GONE, ()
-                if op.path == self._paths.active(name) and isinstance(refusal.error, NotEmpty):
-                    return Removal.ACTIVE, ()
                 if isinstance(refusal.error, NoAuth):
                     raise refusal.error from refusal
                 continue  # something came in or went since it was read

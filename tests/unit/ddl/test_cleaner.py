@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,7 @@ from engine.ddl.cleaner import CleanReport, DDLCleaner, Reason, Removal
 from engine.ddl.entry import DDLLogEntry
 from engine.ddl.outcome import HostState
 from engine.errors import Code, NoAuth, SqlError
-from engine.keeper.base import Acl, Create, CreateMode, Keeper
+from engine.keeper.base import Acl, Create, CreateMode, Keeper, Op, OpResult
 from engine.keeper.recipes import create_ancestors
 from tests.unit.ddl.support import PATHS, QUEUE, Bench, host, run
 
@@ -226,10 +227,45 @@ def test_large_entries_go_step_by_step_with_the_record_first(monkeypatch: pytest
         await finish(keeper, "query-0000000000", "a")
         await keeper.create(PATHS.active("query-0000000001", host("a")), mode=CreateMode.EPHEMERAL)
         await bench.env.sleep(7 * DAY_S + 10)
-        report = await clean(bench)
+        cleaning = await bench.keeper("cleaner")
+        multi, sent = cleaning.multi, list[str]()
+
+        async def seen(ops: Sequence[Op]) -> list[OpResult]:
+            sent.extend(op.path for op in ops)
+            return await multi(ops)
+
+        cleaning.multi = seen  # type: ignore[method-assign]
+        report = await DDLCleaner(cleaning, bench.env, QUEUE).clean()
         assert [e.removal for e in report.entries] == [Removal.REMOVED, Removal.ACTIVE]
+        assert PATHS.entry("query-0000000000") in sent and PATHS.outcome("query-0000000000") not in sent
         status = await (await bench.client()).status("query-0000000000")
         assert [o.state for o in status.hosts] == [HostState.DONE, HostState.EXPIRED]
+
+    run(main)
+
+
+def test_a_large_entry_that_somebody_begins_to_execute_after_the_look_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cleaner_module, "_MOST_OPS", 3)
+    name = "query-0000000000"
+
+    async def main(bench: Bench) -> None:
+        await submit(bench, 1)
+        worker, cleaning = await bench.keeper(), await bench.keeper("cleaner")
+        await bench.env.sleep(7 * DAY_S + 10)
+        create = cleaning.create
+
+        async def claimed_meanwhile(path: str, data: bytes = b"") -> str:
+            if path == PATHS.outcome(name):
+                await worker.create(PATHS.active(name, host("a")), mode=CreateMode.EPHEMERAL)
+            return await create(path, data)
+
+        cleaning.create = claimed_meanwhile  # type: ignore[method-assign,assignment]
+        [cleaned] = (await DDLCleaner(cleaning, bench.env, QUEUE).clean()).entries
+        assert cleaned.removal is Removal.ACTIVE
+        assert await worker.exists(PATHS.active(name, host("a"))) is not None
+        assert await worker.exists(PATHS.finished(name)) is not None
 
     run(main)
 
