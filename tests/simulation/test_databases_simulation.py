@@ -653,6 +653,57 @@ def test_an_entry_that_fails_again_and_again_in_one_way_is_recovered_from(
     run_simulation(1, main)
 
 
+def test_a_replica_that_is_far_behind_takes_no_statements() -> None:
+    async def main(env: SimulationEnv) -> None:
+        _, first, second = await _two_replicas(env)
+        assert second.schema is not None and second.database is not None
+        execute, may_go_on = second.schema.execute, asyncio.Event()
+
+        async def slowly(number: int, query: str, settings: Mapping[str, str], fence: Fence) -> None:
+            await may_go_on.wait()
+            await execute(number, query, settings, fence)
+
+        second.schema.execute = slowly  # type: ignore[method-assign]
+        most = DatabaseSettings().max_replication_lag_to_enqueue
+        for number in range(most + 1):
+            assert await first.submit(f"ALTER a {number}") == "ok"
+        with pytest.raises(SqlError, match="lag of") as refused:
+            await second.database.submit(
+                "DROP a", settings={}, initial_query_id="", execute=_nothing, timeout_s=60
+            )
+        assert refused.value.code == Code.NOT_A_LEADER
+        may_go_on.set()
+        await env.sleep(10)
+        assert await second.submit("CREATE b t") == "ok"
+        await env.sleep(10)
+        assert first.disk.texts == second.disk.texts == {"a": str(most), "b": "t", "t": "replicated-1"}
+        for replica in (first, second):
+            assert replica.database is not None
+            await replica.database.stop(grace_s=1)
+
+    run_simulation(1, main)
+
+
+def test_a_statement_that_changes_no_definition_is_committed_behind_its_execution() -> None:
+    async def main(env: SimulationEnv) -> None:
+        server, first, second = await _two_replicas(env)
+        assert first.database is not None
+        number = await first.database.submit(
+            "ALTER a one", settings={}, initial_query_id="", execute=_nothing, timeout_s=60
+        )
+        await env.sleep(10)
+        assert {*server.tree.nodes} >= {PATHS.entry(number, f"finished/s|{name}") for name in ("r1", "r2")}
+        for replica in (first, second):
+            assert replica.database is not None
+            await replica.database.stop(grace_s=1)
+
+    run_simulation(1, main)
+
+
+async def _nothing(commit: Commit) -> None:
+    """A statement with nothing to do here."""
+
+
 def test_a_replica_goes_on_after_an_error_in_the_program() -> None:
     async def main(env: SimulationEnv) -> None:
         server, first, _ = await _one_replica(env)
