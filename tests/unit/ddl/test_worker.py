@@ -92,6 +92,26 @@ def test_a_backlog_is_done_by_a_host_that_comes_later() -> None:
     run(main)
 
 
+def test_what_waits_behind_a_long_statement_is_not_shown_as_running() -> None:
+    """It was claimed together with the statement: a cleaner may remove it, and nobody waits for its end."""
+
+    async def main(bench: Bench) -> None:
+        for number in range(5):
+            await bench.submit(f"CREATE TABLE d.t{number} ON CLUSTER c (a Int8)", f"t{number}")
+        entries = await (await bench.client()).list()
+        bench.start("a")
+        bench.executors["a"].duration_s = (60, 60)
+        await bench.env.sleep(10)
+        keeper = await bench.keeper()
+        claims = await keeper.exists_many([PATHS.active(entry, host("a")) for entry in entries])
+        assert [stat is not None for stat in claims] == [True, False, False, False, False]
+        await bench.env.sleep(600)
+        finished = await keeper.exists_many([PATHS.finished(entry, host("a")) for entry in entries])
+        assert None not in finished
+
+    run(main)
+
+
 def test_a_dead_host_holds_up_nobody_else() -> None:
     async def main(bench: Bench) -> None:
         bench.start("a")
