@@ -88,9 +88,12 @@ async def simulate(env: SimulationEnv, seed: int, *, is_fenced: bool = True) -> 
             replica.start(rng.randint(5, 40) if rng.random() < 0.6 else None)
             reached["started"] += 1
         elif rng.random() < 0.5:
+            # SIGSTOP, and SIGCONT later: its session may be over by then, and it does not know.
             replica.process.stop()
+            server.partition(replica.process.name)
             reached["stopped"] += 1
             await asyncio.sleep(rng.uniform(0, 3 * SESSION_S))
+            server.heal(replica.process.name)
             replica.process.go_on()
         await asyncio.sleep(rng.expovariate(0.5))
     plan.calm()
