@@ -11,7 +11,7 @@ import pytest
 from engine.databases import DatabasePaths, ReplicaName
 from engine.databases.shard_turn import ShardTurn
 from engine.ddl.attempt import Fence
-from engine.errors import OnclusterError
+from engine.errors import ConnectionLoss, OnclusterError
 from engine.keeper.base import Create, CreateMode
 from engine.keeper.faults import FaultPlan
 from engine.keeper.memory import MemoryKeeperServer
@@ -131,8 +131,25 @@ def test_each_shard_changes_its_rows_once() -> None:
 
 
 def test_a_lock_of_ones_own_goes_although_another_replica_has_done_the_work() -> None:
-    """This seed loses the answer to the lock's create, while the lock's former owner is done."""
-    run(range(39_000_492, 39_000_493))
+    """1. The answer to the lock's create is lost. 2. Its former owner has done the work. 3. Another try."""
+
+    async def main(env: SimulationEnv) -> None:
+        server = MemoryKeeperServer(env)
+        keeper = await server.connect()
+        lock, executed = (PATHS.shard(ENTRY, "s1", leaf) for leaf in ("lock", "executed"))
+        await create_ancestors(keeper, lock)
+        server.lose_next_reply(keeper.session_id)
+        with pytest.raises(ConnectionLoss):
+            await keeper.create(lock, b"s1|a", mode=CreateMode.EPHEMERAL)
+        await keeper.create(executed, b"s1|b")
+
+        async def carry_out(fence: Fence) -> None:
+            raise AssertionError("it is done")
+
+        assert await ShardTurn(keeper, env, PATHS, REPLICAS[0], ENTRY).run(carry_out) == []
+        assert await keeper.exists(lock) is None
+
+    run_simulation(1, main)
 
 
 def test_a_lock_that_no_session_owns_holds_nobody_up() -> None:
