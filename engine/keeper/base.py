@@ -10,6 +10,9 @@ that made it. Nothing re-arms or re-creates anything behind the owner's back.
                       timeout: then the server has done so most likely, and if it has not (it was down
                       itself, or has lost its data), ending too early is the safe mistake. Its ephemeral
                       nodes may outlive it a little.
+                      Whoever looks what became of a write calls `sync` first: the server of the new
+                      connection knows all that this session has seen, but a write without an answer it may
+                      not know yet.
     SessionExpired    the end, as above.
 
 Source: ZooKeeper's programmer's guide; ClickHouse Keeper. What every backend must do stands in
