@@ -22,7 +22,7 @@ Safety argument.
    it went on for a while in another Keeper, takes it anew. What is sent to the DDL queue is checked
    against the version of `lease` in the same transaction (`Lease.guard`), so a holder that slept cannot send
    either.
-3. After a lost answer the lease is read again: a nonce tells whether it is ours.
+3. After a lost answer the lease is read again, behind a sync: a nonce tells whether it is ours.
 4. The lease names the ledger. A cluster whose migrations are recorded elsewhere is refused until somebody
    says that this ledger takes over, because a ledger that has not seen what was applied would apply it again.
    So would a copy of before, put in the ledger's place: it lacks the fence that is in `recorded`.
@@ -218,6 +218,7 @@ async def acquire(keeper: Keeper, base: str, claim: Claim, *, env: Env) -> Lease
             continue
         except (ConnectionLoss, OperationTimeout) as error:
             lost = error
+            await keeper.sync(_lease(base))  # the server of a new connection may not know of it yet
     if lost is not None:
         raise lost
     version, found = await _read(keeper, base)

@@ -13,6 +13,7 @@ import pytest
 from engine.errors import Busy, ConnectionLoss, OnclusterError, SessionExpired
 from engine.keeper.base import Create, Op
 from engine.keeper.memory import MemoryKeeperServer
+from engine.keeper.session import RequestKind
 from engine.migrations import lock
 from engine.migrations.drive import drive
 from engine.migrations.errors import LedgerCorrupt, MigrationRefused, StaleFence
@@ -195,6 +196,26 @@ def test_an_answer_lost_while_taking_the_lock_is_looked_up(tmp_path: Path, has_e
         lease = await lock.acquire(keeper, BASE, claim(world, "a"), env=world.env)
         assert (lease.text.run_id, lease.fence) == ("a", 1)
         await lock.verify(keeper, lease)
+
+    in_world(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("of", list(Binding))
+def test_a_lease_taken_without_an_answer_is_found_behind_a_server_that_lags(
+    tmp_path: Path, of: Binding
+) -> None:
+    """1. A's run did nothing for its time. 2. B takes its lease, and the answer is lost. 3. The server of B's
+    new connection still says that it is A's."""
+
+    async def scenario(world: World) -> None:
+        a, b = await world.server.connect(client="a"), await world.server.connect(client="b")
+        first = await lock.acquire(a, BASE, claim(world, "a", Binding.TTL), env=world.env)
+        await lock.renew(a, first)
+        await world.env.sleep(350)
+        assert await lock.look_for_run(b, BASE) == first.text
+        world.server.lose_next_reply_and_lag(b.session_id, kind=RequestKind.MULTI)
+        second = await lock.acquire(b, BASE, claim(world, "b", of), env=world.env)
+        assert (second.text.run_id, second.fence) == ("b", first.fence + 1)
 
     in_world(tmp_path, scenario)
 
