@@ -152,23 +152,30 @@ class StatusReader:
         """
         fresh = fresh or UpToDate(self._paths.root)
 
-        async def read(keeper: Keeper) -> EntryStatus | None:
+        async def read(keeper: Keeper) -> EntryStatus:
             await fresh.bring(keeper)
             view = await self._open(keeper, entry)
             if view is None:
-                return None
+                return await self._status_of_gone(keeper, entry)
             await self._refresh(keeper, view, _Alarm(), is_watching=False)
             await self._read_presence(keeper, view, watch=None)
             status = view.status()
             shards = await self._read_shards(keeper, entry)
             return dataclasses.replace(status, shards=shards)
 
-        status = await retrying(self._source, self._env, read)
-        return status if status is not None else await self._status_of_gone(entry)
+        return await retrying(self._source, self._env, read)
 
     async def watch(self, entry: str) -> AsyncGenerator[EntryStatus, None]:
         """Yields at once, then at every change. Raises SqlError 341 when the entry goes away."""
-        view = await retrying(self._source, self._env, lambda keeper: self._open(keeper, entry))
+
+        async def open_entry(keeper: Keeper) -> _View | None:
+            view = await self._open(keeper, entry)
+            if view is None:  # the server of this session may not know of it yet
+                await keeper.sync(self._paths.root)
+                view = await self._open(keeper, entry)
+            return view
+
+        view = await retrying(self._source, self._env, open_entry)
         if view is None:
             raise entry_is_gone(self._paths.entry(entry))
         alarm = _Alarm()
@@ -361,13 +368,12 @@ class StatusReader:
             for shard, node in zip(shards.names, nodes, strict=True)
         )
 
-    async def _status_of_gone(self, entry: str) -> EntryStatus:
-        record = await retrying(
-            self._source, self._env, lambda keeper: read_outcome_record(keeper, self._paths, entry)
-        )
+    async def _status_of_gone(self, keeper: Keeper, entry: str) -> EntryStatus:
+        """On the session that did not find it: on another one the record may not be known yet."""
+        record = await read_outcome_record(keeper, self._paths, entry)
         if record is not None:
             return record.to_status()
-        last = await retrying(self._source, self._env, self._last_number)
+        last = await self._last_number(keeper)
         if last is not None and (entry_number(entry) or 0) > last:
             raise NeverEnqueued(f"There is no entry {entry}.", hint=f"The number of the last one is {last}.")
         raise entry_is_gone(self._paths.entry(entry))

@@ -9,6 +9,7 @@ from typing import cast
 
 import pytest
 
+from engine.ddl.cleaner import DDLCleaner
 from engine.ddl.client import DDLQueueClient, SubmitOutcome
 from engine.ddl.entry import DDLLogEntry
 from engine.ddl.outcome import EntryStatus, HostState
@@ -18,7 +19,7 @@ from engine.keeper.base import Create, CreateMode, Keeper, Remove, Stat
 from engine.keeper.faults import Direction
 from engine.keeper.memory import MemoryKeeperServer
 from engine.keeper.recipes import SessionHolder, create_ancestors
-from tests.unit.ddl.support import PATHS, Bench, host, run, topology
+from tests.unit.ddl.support import PATHS, QUEUE, Bench, host, run, topology
 
 CREATE = "CREATE TABLE d.t ON CLUSTER c (a Int8)"
 DROP = "DROP TABLE d.t ON CLUSTER c"
@@ -260,6 +261,39 @@ def test_watching_survives_sessions_when_it_has_a_holder() -> None:
         statuses = [status async for status in watching]
         assert statuses[-1].is_done_on_all_hosts
         await holder.close()
+
+    run(main)
+
+
+def test_an_entry_that_the_server_of_a_new_session_does_not_know_yet_is_not_taken_for_gone() -> None:
+    async def main(bench: Bench) -> None:
+        await bench.submit(CREATE, "earlier")
+        keeper = await bench.keeper("watcher")
+        bench.server.stale_reads(keeper.session_id)
+        submission = await bench.submit(DROP, "t")
+        watching = DDLQueueClient(keeper, bench.env, PATHS).watch(submission.entry)
+        assert states(await anext(watching)) == [HostState.WAITING] * 2
+        bench.start("a", "b")
+        assert (await _all(watching))[-1].is_complete
+
+    run(main)
+
+
+def test_the_record_of_a_removed_entry_is_found_whatever_another_session_knows() -> None:
+    """The holder of sessions has a new one whenever it is asked, and its server has yet to hear of the
+    removal."""
+
+    async def main(bench: Bench) -> None:
+        submission = await bench.submit(DROP, "t")
+        sessions = [await bench.keeper(), await bench.keeper()]
+        bench.server.stale_reads(sessions[1].session_id)
+        await DDLCleaner(await bench.keeper(), bench.env, QUEUE).remove_entry(submission.entry)
+
+        class Source:
+            async def session(self) -> Keeper:
+                return sessions.pop(0)
+
+        assert (await DDLQueueClient(Source(), bench.env, PATHS).status(submission.entry)).is_gone
 
     run(main)
 
