@@ -139,6 +139,7 @@ async def _columns(client: NodeClient) -> dict[str, set[str]]:
 
 
 async def _keeper_tables(keeper: Keeper, hosts: Iterable[HostSchema]) -> dict[str, KeeperTable]:
+    await keeper.sync("/")  # no older than what the hosts have said
     replicas: dict[str, dict[str, None]] = {}
     for host in hosts:
         for place in host.places.values():

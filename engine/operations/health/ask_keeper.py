@@ -48,6 +48,7 @@ async def ask_keeper(site: Site, paths: Collection[str]) -> KeeperFacts:
         async with asyncio.timeout(site.patience_s):
             keeper = site.keeper
             latency_ms = await measure_latency_ms(keeper, site.env)
+            await keeper.sync("/")  # no older than what the hosts have said
             tables = await read_tables(keeper, paths)
             try:
                 clock, write_ms, not_said = await _clock(site, keeper)

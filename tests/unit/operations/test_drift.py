@@ -180,6 +180,21 @@ def test_the_majority_says_what_is_wanted(tmp_path):
     assert str(drift.parts[0]) == "column b: wanted `String`, found `String COMMENT 'x'`"
 
 
+def test_keeper_is_compared_as_it_is_and_not_as_a_server_that_lags_has_it(tmp_path):
+    async def main(env, server):
+        keeper, behind = await server.connect(), await server.connect()
+        await plant(keeper, columns=("old",))
+        server.stale_reads(behind.session_id)
+        new = Columns((Column("a", "Int32"),)).to_bytes()
+        for shard, replicas in ((1, ("n1", "n2")), (2, ("n3", "n4"))):
+            table = f"/clickhouse/tables/{shard}/r"
+            for place in (table, *(f"{table}/replicas/{name}" for name in replicas)):
+                await keeper.set(f"{place}/columns", new)
+        return await check_drift(site(tmp_path, env, behind, clients=servers()))
+
+    assert simulated(main).drifts == ()
+
+
 def test_keeper_is_compared_with_its_replicas_and_with_their_tables(tmp_path):
     async def main(env, server):
         keeper = await server.connect()

@@ -55,6 +55,24 @@ def test_a_healthy_cluster_is_gathered_whole(tmp_path):
     assert report.facts.keeper.clock is not None
 
 
+def test_a_table_that_a_server_of_keeper_does_not_know_yet_is_not_called_lost(tmp_path):
+    """The hosts know of it, and Keeper's leader, but the session is at another server."""
+
+    async def main(env, server):
+        keeper = await server.connect()
+        nodes = {host: FakeNode(host.host) for host in HOSTS}
+        behind = await server.connect()
+        server.stale_reads(behind.session_id)
+        for host in HOSTS[:2]:
+            nodes[host].replica()
+            await register(keeper, host.host)
+        return await check_health(site(tmp_path, env, behind, clients=nodes))
+
+    report = simulated(main)
+    assert report.facts.keeper.tables[PATH].replicas.keys() == {"n1", "n2"}
+    assert {kind for kind, _ in kinds(report)}.isdisjoint({K.KEEPER_METADATA_LOST, K.SESSION_LOST})
+
+
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
