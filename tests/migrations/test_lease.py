@@ -373,10 +373,11 @@ async def trouble(world: World, session_id: int) -> None:
             (
                 world.server.lose_next_request,
                 world.server.lose_next_reply,
+                world.server.lose_next_reply_and_lag,
                 world.server.break_connection,
                 world.server.expire_session,
             ),
-            (8, 8, 4, 1),
+            (8, 4, 4, 4, 1),
         )[0]
         if session_id not in world.server.session_ids():
             return

@@ -106,14 +106,14 @@ class Queue(RuleBasedStateMachine):
 
         self.run(go())
 
-    @rule(name=HOSTS, is_request=st.booleans())
-    def lose_something(self, name: str, is_request: bool) -> None:
+    @rule(
+        name=HOSTS,
+        fault=st.sampled_from(["lose_next_request", "lose_next_reply", "lose_next_reply_and_lag"]),
+    )
+    def lose_something(self, name: str, fault: str) -> None:
         process = self.host(name).process
         for session in self.cluster.server.session_ids(process.name if process else ""):
-            if is_request:
-                self.cluster.server.lose_next_request(session)
-            else:
-                self.cluster.server.lose_next_reply(session)
+            getattr(self.cluster.server, fault)(session)
 
     @rule(name=HOSTS)
     def insert_and_merge(self, name: str) -> None:

@@ -56,7 +56,7 @@ def test_the_same_token_from_many_at_once_is_one_entry() -> None:
     run(main)
 
 
-@pytest.mark.parametrize("fault", ["lose_next_request", "lose_next_reply"])
+@pytest.mark.parametrize("fault", ["lose_next_request", "lose_next_reply", "lose_next_reply_and_lag"])
 def test_a_lost_request_or_reply_still_leaves_one_entry(fault: str) -> None:
     async def main(bench: Bench) -> None:
         await bench.submit(CREATE, "earlier")  # the directories are there

@@ -6,6 +6,8 @@ import json
 import pathlib
 from uuid import UUID
 
+import pytest
+
 from engine.ddl.entry import DDLLogEntry
 from engine.ddl.identity import FixedResolver
 from engine.ddl.intents import Intent, IntentKey
@@ -88,7 +90,8 @@ def test_a_statement_whose_entry_was_removed_meanwhile_still_goes_before_later_o
     run(main, "a")
 
 
-def test_a_lost_reply_to_the_report_is_found_in_the_queue() -> None:
+@pytest.mark.parametrize("fault", ["lose_next_reply", "lose_next_reply_and_lag"])
+def test_a_lost_reply_to_the_report_is_found_in_the_queue(fault: str) -> None:
     async def main(bench: Bench) -> None:
         bench.start("a")
         await bench.ddl(CREATE, "t1")
@@ -96,7 +99,7 @@ def test_a_lost_reply_to_the_report_is_found_in_the_queue() -> None:
         submission = await bench.submit(ADD, "t2")
         await bench.env.sleep(0.75)  # the claim stands, the statement is under way
         for session in bench.server.session_ids("a"):
-            bench.server.lose_next_reply(session)
+            getattr(bench.server, fault)(session)
         await bench.env.sleep(20)
         assert await status_on(bench, submission.entry, "a") == ExecutionStatus()
         assert bench.executors["a"].executed.count(submission.entry) == 1
