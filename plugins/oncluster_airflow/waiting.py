@@ -18,6 +18,7 @@ from contextlib import AbstractAsyncContextManager
 from engine.ddl.client import DDLQueueClient
 from engine.ddl.outcome import EntryStatus
 from engine.ddl.output import OutputMode
+from engine.ddl.status_reader import NeverEnqueued
 from engine.env import Env
 from engine.errors import Code, OnclusterError, SqlError, Unavailable, UnknownOutcome
 from engine.keeper.base import Keeper
@@ -108,8 +109,8 @@ class _Waiter:
                         await self._seen(status)
                         if (state := judge(status, self._mode)) is not None:
                             return self._result(state)
-            except SqlError as error:
-                if error.code != Code.UNFINISHED:
+            except (SqlError, NeverEnqueued) as error:
+                if isinstance(error, SqlError) and error.code != Code.UNFINISHED:
                     raise
                 return self._result(WaitState.GONE, note=error.message)
             except (Unavailable, UnknownOutcome) as error:
@@ -123,7 +124,7 @@ class _Waiter:
     async def last_look(self) -> WaitResult:
         """The result at the limit; one more look tells which hosts are at work now."""
         note = "" if self._trouble is None else f"Keeper or the ledger cannot be reached: {self._trouble}."
-        with contextlib.suppress(Unavailable, UnknownOutcome, SqlError, TimeoutError):
+        with contextlib.suppress(Unavailable, UnknownOutcome, SqlError, NeverEnqueued, TimeoutError):
             async with asyncio.timeout(_LAST_LOOK_S), self._open_session() as keeper:
                 status = await DDLQueueClient(keeper, self._env, self._paths).status(self._entry)
                 await self._seen(status)
@@ -148,9 +149,14 @@ class _Waiter:
                     continue
                 arrived, upcoming = upcoming, None
                 try:
-                    yield arrived.result()
+                    status = arrived.result()
                 except StopAsyncIteration:
                     return
+                except SqlError as error:
+                    if error.code != Code.UNFINISHED:
+                        raise
+                    status = await client.status(self._entry)  # what was recorded when it was removed
+                yield status
         finally:
             if upcoming is not None:
                 upcoming.cancel()

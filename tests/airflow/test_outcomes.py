@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
+from collections.abc import AsyncIterator
 
 import pytest
 
+from engine.ddl.cleaner import DDLCleaner
 from engine.ddl.outcome import EntryStatus, HostOutcome, HostState
 from engine.ddl.output import OutputMode
+from engine.keeper.base import Keeper
 from engine.migrations.files import Direction
 from engine.migrations.model import Progress, StatementRef
 from engine.migrations.states import CellState
 from engine.migrations.verdict import Verdict
 from engine.names import HostId
-from tests.unit.ddl.support import Bench, host, run
+from tests.unit.ddl.support import PATHS, QUEUE, Bench, host, run
 from tests.unit.migrations.test_decisions import rows as ledger_rows
 
 DONE, FAILED, WAITING = HostState.DONE, HostState.FAILED, HostState.WAITING
@@ -65,6 +69,35 @@ def test_a_host_that_never_showed_itself_is_waited_for_only_where_those_that_are
         for looked in (seen, await (await bench.client()).status(submission.entry)):
             end = WaitState.DONE_ON_ACTIVE if mode.waits_for_active_only else None
             assert judge(looked, mode) == end
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("names", "end"), [("a b", "done"), ("a", "gone"), ("", "gone")], ids=["done", "expired", "never there"]
+)
+def test_of_an_entry_that_was_removed_counts_what_was_recorded(names: str, end: str) -> None:
+    """Somebody clears the task that waited for it, or the cleaner was faster than the triggerer."""
+    from oncluster_airflow.waiting import wait_for_hosts
+
+    async def main(bench: Bench) -> None:
+        entry = "query-0000000007"
+        if names:
+            bench.start(*names.split())
+            entry = (await bench.submit(CREATE, "t")).entry
+            await bench.env.sleep(5)
+            await DDLCleaner(await bench.keeper(), bench.env, QUEUE).remove_entry(entry)
+        await bench.submit(CREATE, "later")
+
+        @contextlib.asynccontextmanager
+        async def session() -> AsyncIterator[Keeper]:
+            yield await bench.keeper()
+
+        result = await wait_for_hosts(
+            session, entry, paths=PATHS, mode=OutputMode.THROW, limit_s=60, env=bench.env
+        )
+        assert result.state == end
+        assert [outcome.state for outcome in result.hosts].count(DONE) == len(names.split())
 
     run(main)
 
