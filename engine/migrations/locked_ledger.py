@@ -45,6 +45,7 @@ class LockedLedger:
     async def check(self) -> None:
         """Raises MigrationRefused when this ledger does not know what was applied on the cluster, or not the
         latest of it."""
+        await self.keeper.sync(self.lock_path)
         recorded = await lock.recorded(self.keeper, self.lock_path)  # before the ledger, which may be ahead
         found = await lock.look(self.keeper, self.lock_path)
         ledger_id = self.ledger.ledger_id if self.ledger.is_made else ""

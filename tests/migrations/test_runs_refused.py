@@ -294,18 +294,25 @@ def test_an_older_copy_of_the_ledger_is_refused_until_somebody_says_that_it_take
     tmp_path: Path,
 ) -> None:
     """1. The ledger is copied. 2. A migration is applied, undone and applied. 3. The copy is put back: it has
-    never heard of the migration, and after 1 it would take what undid it for its own doing."""
+    never heard of the migration, and after 1 it would take what undid it for its own doing. A run
+    whose server of Keeper lags is refused, too."""
 
     async def scenario(world: World) -> None:
         await world.start()
         await drive(await world.runner(), world.request(target=2))
         newest, before = world.ledger_path, _copied(world.ledger_path, tmp_path / "before.db")
+        behind = await world.server.connect(client="behind")
+        world.server.stale_reads(behind.session_id)
         for request in (world.request(), world.down(), world.request()):
             await drive(await world.runner(), request)
         sent = world.entries()
         world.ledger_path = before
         runner = await world.runner()
-        for work in (drive(runner, world.request()), refresh(runner, world.request())):
+        for work in (
+            drive(replace(runner, keeper=behind), world.request()),
+            drive(runner, world.request()),
+            refresh(runner, world.request()),
+        ):
             with pytest.raises(MigrationRefused, match="older copy of itself"):
                 await work
         plan = await make_plan(runner, world.request())
