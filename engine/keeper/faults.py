@@ -17,7 +17,7 @@ class Fault(enum.Enum):
     """The request is executed, then the connection breaks."""
     REPLY_LOST_AND_LAG = "reply lost, and the next server lags"
     """The same, and the server to which the session connects then has not applied the request yet: reads see
-    the tree as it was before, as with `STALE_READS`. Every second lost reply of a plan is of this kind."""
+    the tree as it was before, as with `STALE_READS`. Half of the lost replies of a plan are of this kind."""
     SESSION_EXPIRED = "session expired"
     """The server declares the session over although its process lives; the request is not executed."""
     REPLY_DELAYED = "reply delayed"
@@ -60,7 +60,8 @@ class FaultPlan:
     def __post_init__(self) -> None:
         rates = {
             Fault.REQUEST_LOST: self.request_lost,
-            Fault.REPLY_LOST: self.reply_lost,
+            Fault.REPLY_LOST: self.reply_lost / 2,
+            Fault.REPLY_LOST_AND_LAG: self.reply_lost / 2,
             Fault.SESSION_EXPIRED: self.session_expired,
             Fault.REPLY_DELAYED: self.reply_delayed,
             Fault.STALE_READS: self.stale_reads,

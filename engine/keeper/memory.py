@@ -201,8 +201,6 @@ class MemoryKeeperServer(MemoryServer):
                 return
             case Fault.REPLY_DELAYED if self.faults is not None:
                 self.delay_replies(session.session_id, self.faults.draw_delay_s())
-            case Fault.REPLY_LOST if self.faults is not None and self.tree.zxid % 2:
-                fault = Fault.REPLY_LOST_AND_LAG
             case Fault.STALE_READS if self.faults is not None:
                 self.stale_reads(session.session_id, for_s=self.faults.draw_stale_s())
             case _:

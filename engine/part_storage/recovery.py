@@ -44,7 +44,6 @@ from engine.replication.part_store import LoadedParts
 
 log = logging.getLogger(__name__)
 
-_BROKEN_PREFIXES = ("broken-on-start_", "broken_", "unexpected-on-start_", "noquorum_")
 CHDB_BROKEN_PREFIX = "broken-on-start_"
 
 

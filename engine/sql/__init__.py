@@ -20,7 +20,7 @@ from engine.sql.output import output_settings, without_output_clauses
 from engine.sql.parameters import with_parameters
 from engine.sql.parse import parallel_statements, parse_statement
 from engine.sql.redact import redact, redact_bytes_as_text, redact_prose
-from engine.sql.split import leading_comments, require_one_statement, split_statements
+from engine.sql.split import require_one_statement, split_statements
 from engine.sql.statement import Statement, runs_once_per_shard
 from engine.sql.tokens import Token, TokenKind, literal_value, name_of, scan, tokenize
 from engine.sql.words import mentions_as
@@ -33,7 +33,6 @@ __all__ = [
     "TokenKind",
     "before_on_cluster",
     "expand_macros",
-    "leading_comments",
     "literal_value",
     "macros_in",
     "mentions_as",

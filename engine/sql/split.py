@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.errors import Code, SqlError
-from engine.sql.tokens import Token, TokenKind, scan
+from engine.sql.tokens import TokenKind, scan
 
 
 def split_statements(sql: str) -> list[str]:
@@ -33,21 +33,3 @@ def require_one_statement(sql: str) -> None:
     """Raises SqlError 62 for several statements in one text."""
     if ";" in sql and len(split_statements(sql)) > 1:
         raise SqlError(Code.SYNTAX_ERROR, "Syntax error (Multi-statements are not allowed)")
-
-
-def leading_comments(sql: str) -> list[str]:
-    """The comments before the first word, each without its marks and outer white space."""
-    comments: list[str] = []
-    for token in scan(sql):
-        if token.is_significant:
-            break
-        if token.kind is TokenKind.COMMENT:
-            comments.append(_comment_text(token))
-    return comments
-
-
-def _comment_text(token: Token) -> str:
-    text = token.text
-    if text.startswith("/*"):
-        return text[2:-2].strip()
-    return text[2:].strip()

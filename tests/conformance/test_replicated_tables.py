@@ -14,7 +14,7 @@ from engine.env import SystemEnv
 from engine.errors import Code, SqlError
 from engine.keeper import Keeper
 from engine.keeper.base import Create, CreateMode, SetData
-from engine.keeper.recipes import SessionHolder, wait_for_children
+from engine.keeper.recipes import SessionHolder, wait_until_exists
 from engine.names import TableName
 from engine.replication.commands.create import Created, create_replica
 from engine.replication.commands.drop import Dropped, drop_dead_replica, drop_replica
@@ -131,7 +131,7 @@ async def test_a_quorum_is_reached(backend: Backend, is_parallel: bool) -> None:
     options = InsertOptions(quorum=2, quorum_parallel=is_parallel, quorum_timeout_s=20)
     async with replica(backend, 1) as one, replica(backend, 2) as two:
         task = asyncio.create_task(insert(one, 1, options=options))
-        await wait_for_children(two.session(), PATHS.log, lambda children: bool(children.names))
+        await wait_until_exists(two.session(), f"{PATHS.log}/log-0000000000")
         await part_is_here(two, PartName.parse("all_0_0_0"))
         (done,) = await task
         last = LastQuorumParts.from_bytes((await one.session().get(PATHS.quorum_last_part)).data)

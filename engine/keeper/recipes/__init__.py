@@ -2,7 +2,6 @@
 session is lost; none of them tries again by itself, except `SessionHolder`, which opens sessions."""
 
 from engine.keeper.recipes.ephemeral import (
-    EphemeralNode,
     remove_ephemeral_if_content_matches,
     remove_unowned,
 )
@@ -19,8 +18,6 @@ from engine.keeper.recipes.nodes import (
 from engine.keeper.recipes.session_holder import SessionHolder, SessionHook
 from engine.keeper.recipes.waiting import (
     Signal,
-    wait_for_children,
-    wait_for_value,
     wait_until_changed,
     wait_until_exists,
     wait_until_gone,
@@ -28,7 +25,6 @@ from engine.keeper.recipes.waiting import (
 
 __all__ = [
     "MULTI_BATCH_SIZE",
-    "EphemeralNode",
     "Fence",
     "KeeperLock",
     "SessionHolder",
@@ -42,8 +38,6 @@ __all__ = [
     "remove_recursive",
     "remove_unowned",
     "try_remove",
-    "wait_for_children",
-    "wait_for_value",
     "wait_until_changed",
     "wait_until_exists",
     "wait_until_gone",

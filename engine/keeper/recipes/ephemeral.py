@@ -1,13 +1,7 @@
-"""A node that says “I am here”: owned by a session, gone with it.
+"""What stands where an ephemeral node is to be made: one that a session of one's own has left, or nobody's.
 
-What the caller must do:
-
-    ConnectionLoss, OperationTimeout    call `create` again on the same session: it finds its own node again
-    SessionExpired                      the node is gone or will go; on the new session first
-                                        `remove_ephemeral_if_content_matches`, then `create`
-
-Between the loss of a session and its end at the server the node still stands, although nobody is behind it
-any more: other readers see a host as active for up to a session timeout too long.
+Between the loss of a session and its end at the server its nodes still stand, although nobody is behind them
+any more.
 """
 
 from __future__ import annotations
@@ -15,50 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from engine.errors import BadVersion, Busy, NodeExists, NoNode
-from engine.keeper.base import CreateMode, Keeper
+from engine.errors import BadVersion, Busy, NoNode
+from engine.keeper.base import Keeper
 from engine.keeper.recipes.nodes import try_remove
 from engine.keeper.recipes.waiting import wait_until_gone
 
 log = logging.getLogger(__name__)
-
-
-class EphemeralNode:
-    """An ephemeral node of this session, made by `create`. `czxid` tells it from any later node of that
-    path."""
-
-    def __init__(self, keeper: Keeper, path: str, czxid: int) -> None:
-        self._keeper = keeper
-        self.path = path
-        self.czxid = czxid
-
-    @classmethod
-    async def create(cls, keeper: Keeper, path: str, data: bytes = b"") -> EphemeralNode:
-        """Make the node, or find it if this session made it before. Raises NodeExists if it is another's."""
-        answer: NodeExists | None = None
-        try:
-            await keeper.create(path, data, mode=CreateMode.EPHEMERAL)
-        except NodeExists as error:
-            answer = error
-        stat = await keeper.exists(path)
-        if stat is not None and stat.ephemeral_owner == keeper.session_id:
-            return cls(keeper, path, stat.czxid)
-        raise answer or NodeExists(path)
-
-    async def is_ours(self) -> bool:
-        """Whether the node still stands and is this one."""
-        stat = await self._keeper.exists(self.path)
-        return stat is not None and stat.czxid == self.czxid
-
-    async def remove(self) -> None:
-        """Remove the node if it is still ours. Does nothing once the session is over, which removes it
-        anyway."""
-        if self._keeper.is_expired:
-            return
-        if not await self.is_ours():
-            log.warning("keeper.ephemeral_missing path=%s czxid=%d", self.path, self.czxid)
-            return
-        await try_remove(self._keeper, self.path)
 
 
 async def remove_unowned(keeper: Keeper, path: str) -> bool:

@@ -8,10 +8,9 @@ before it waits, and its watch is armed by the very read that looked.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 from engine.errors import NoNode, SessionExpired
-from engine.keeper.base import Children, EventType, Keeper, Node, Stat, WatchEvent
+from engine.keeper.base import EventType, Keeper, Stat, WatchEvent
 
 
 class Signal:
@@ -35,26 +34,6 @@ class Signal:
         if event.type is EventType.SESSION:
             raise SessionExpired("The session ended while waiting", hint=f"Waited at {event.path}.")
         return event
-
-
-async def wait_for_children(keeper: Keeper, path: str, is_enough: Callable[[Children], bool]) -> Children:
-    """The first listing that satisfies `is_enough`. Raises NoNode when the node is or goes missing."""
-    while True:
-        signal = Signal()
-        children = await keeper.children(path, watch=signal)
-        if is_enough(children):
-            return children
-        await signal.wait()
-
-
-async def wait_for_value(keeper: Keeper, path: str, is_enough: Callable[[Node], bool]) -> Node:
-    """The first value that satisfies `is_enough`. Raises NoNode when the node is or goes missing."""
-    while True:
-        signal = Signal()
-        node = await keeper.get(path, watch=signal)
-        if is_enough(node):
-            return node
-        await signal.wait()
 
 
 async def wait_until_changed(keeper: Keeper, path: str, seen: Stat | None) -> Stat | None:

@@ -12,7 +12,6 @@ from engine.operations.drift.report import (
     SCOPE,
     DriftReport,
     check_drift,
-    drift_findings,
     drift_report,
     record_drift,
 )
@@ -27,7 +26,6 @@ __all__ = [
     "PartDifference",
     "Schemas",
     "check_drift",
-    "drift_findings",
     "drift_performer",
     "drift_report",
     "look_at_schemas",

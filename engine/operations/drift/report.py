@@ -90,11 +90,6 @@ def drift_report(site: Site, schemas: Schemas) -> DriftReport:
     return DriftReport(site.cluster, schemas, drifts, tuple(findings), tuple(notes))
 
 
-async def drift_findings(site: Site) -> list[Finding]:
-    """For whoever gathers findings of all kinds."""
-    return list((await check_drift(site)).findings)
-
-
 def record_drift(site: Site, report: DriftReport) -> Seen:
     """Keep the findings, and close those that are gone. Raises RecordsUnavailable."""
     return site.records.see_findings(site.cluster, SCOPE, report.findings)

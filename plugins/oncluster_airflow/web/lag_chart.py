@@ -14,7 +14,6 @@ from engine.operations.overview.lag import LagSeries
 from engine.wording import duration
 
 WIDTH, HEIGHT = 900, 240
-_SVG = "http://www.w3.org/2000/svg"
 
 
 def lag_chart(series: Sequence[LagSeries], *, since_ms: int, until_ms: int) -> str:

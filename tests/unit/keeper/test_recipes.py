@@ -13,7 +13,6 @@ from engine.errors import (
     KeeperFull,
     KeeperUnavailable,
     MultiFailed,
-    NodeExists,
     NoNode,
     NotEmpty,
     SessionExpired,
@@ -24,7 +23,6 @@ from engine.keeper import Create, CreateMode, EventType, SetData
 from engine.keeper.faults import FaultPlan
 from engine.keeper.memory import MemoryKeeperServer
 from engine.keeper.recipes import (
-    EphemeralNode,
     KeeperLock,
     SessionHolder,
     Signal,
@@ -36,8 +34,6 @@ from engine.keeper.recipes import (
     remove_recursive,
     remove_unowned,
     try_remove,
-    wait_for_children,
-    wait_for_value,
     wait_until_changed,
     wait_until_exists,
     wait_until_gone,
@@ -179,38 +175,6 @@ def test_remove_recursive_leaves_what_others_add_meanwhile():
 
 
 @simulated
-async def test_waiting_for_enough_children(env, server, alice, bob):
-    await alice.create("/a")
-    waiting = asyncio.create_task(wait_for_children(alice, "/a", lambda children: len(children.names) == 3))
-    for number in range(3):
-        await env.sleep(1)
-        assert not waiting.done()
-        await bob.create(f"/a/{number}")
-    assert (await waiting).names == ("0", "1", "2")
-
-
-@simulated
-async def test_waiting_for_a_value(env, server, alice, bob):
-    await alice.create("/a", b"0")
-    waiting = asyncio.create_task(wait_for_value(alice, "/a", lambda node: node.data == b"done"))
-    for value in (b"1", b"2", b"done"):
-        await env.sleep(1)
-        assert not waiting.done()
-        await bob.set("/a", value)
-    assert (await waiting).stat.version == 3
-
-
-@simulated
-async def test_waiting_for_a_node_that_goes_missing_is_no_node(env, server, alice, bob):
-    await alice.create("/a")
-    waiting = asyncio.create_task(wait_for_children(alice, "/a", lambda children: False))
-    await env.sleep(1)
-    await bob.remove("/a")
-    with pytest.raises(NoNode):
-        await waiting
-
-
-@simulated
 async def test_waiting_for_a_node_to_come_and_to_go(env, server, alice, bob):
     coming = asyncio.create_task(wait_until_exists(alice, "/a"))
     await env.sleep(1)
@@ -265,45 +229,8 @@ async def test_a_signal_may_be_waited_for_again_after_a_cancellation(env, server
 
 
 @simulated
-async def test_an_ephemeral_node_is_made_and_removed(env, server, alice, bob):
-    node = await EphemeralNode.create(alice, "/active", b"alice")
-    assert await node.is_ours()
-    with pytest.raises(NodeExists):
-        await EphemeralNode.create(bob, "/active", b"bob")
-    await node.remove()
-    assert await bob.exists("/active") is None
-    await node.remove()
-
-
-@simulated
-async def test_an_ephemeral_node_whose_reply_was_lost_is_found_again(env, server, alice, bob):
-    server.lose_next_reply(alice.session_id)
-    with pytest.raises(ConnectionLoss):
-        await EphemeralNode.create(alice, "/active", b"alice")
-    node = await EphemeralNode.create(alice, "/active", b"alice")
-    assert await node.is_ours()
-    assert (await alice.exists("/active")).czxid == node.czxid
-
-
-@simulated
-async def test_removing_an_ephemeral_node_spares_the_one_of_somebody_else(env, server, alice, bob):
-    node = await EphemeralNode.create(alice, "/active")
-    await bob.remove("/active")
-    await EphemeralNode.create(bob, "/active")
-    await node.remove()
-    assert (await bob.exists("/active")).ephemeral_owner == bob.session_id
-
-
-@simulated
-async def test_removing_an_ephemeral_node_after_the_end_of_its_session_does_nothing(env, server, alice, bob):
-    node = await EphemeralNode.create(alice, "/active")
-    await alice.close()
-    await node.remove()
-
-
-@simulated
 async def test_what_ones_own_old_session_left_is_removed_at_once(env, server, alice, bob):
-    await EphemeralNode.create(alice, "/active", b"host1")
+    await alice.create("/active", b"host1", mode=CreateMode.EPHEMERAL)
     started_s = env.monotonic_s()
     await remove_ephemeral_if_content_matches(bob, "/active", b"host1")
     assert await bob.exists("/active") is None
@@ -339,7 +266,7 @@ async def test_a_real_node_in_the_place_of_one_that_no_session_owns_stays(env, s
 
 @simulated
 async def test_somebody_elses_ephemeral_node_is_waited_for(env, server, alice, bob):
-    await EphemeralNode.create(alice, "/active", b"host1")
+    await alice.create("/active", b"host1", mode=CreateMode.EPHEMERAL)
     server.crash_client("alice")
     await remove_ephemeral_if_content_matches(bob, "/active", b"host2")
     assert env.monotonic_s() == pytest.approx(9)
@@ -347,7 +274,7 @@ async def test_somebody_elses_ephemeral_node_is_waited_for(env, server, alice, b
 
 @simulated
 async def test_somebody_else_who_stays_is_named(env, server, alice, bob):
-    await EphemeralNode.create(alice, "/active", b"host1")
+    await alice.create("/active", b"host1", mode=CreateMode.EPHEMERAL)
     with pytest.raises(Busy, match="still exists after 27 s") as caught:
         await remove_ephemeral_if_content_matches(bob, "/active", b"host2")
     assert caught.value.holder == "host1"

@@ -13,7 +13,6 @@ from engine.errors import Code, SqlError
 from engine.sql import (
     Token,
     TokenKind,
-    leading_comments,
     mentions_as,
     one_line,
     scan,
@@ -258,11 +257,6 @@ def test_a_statement_keeps_the_comments_before_it() -> None:
 @pytest.mark.parametrize("script", ["", " ;; \n;", "-- nothing", "/* ; */;"])
 def test_a_script_without_statements_is_empty(script: str) -> None:
     assert split_statements(script) == []
-
-
-def test_leading_comments_come_without_their_marks() -> None:
-    sql = "-- oncluster: timeout=5\n/* two\nlines */ # three\nSELECT 1 -- four"
-    assert leading_comments(sql) == ["oncluster: timeout=5", "two\nlines", "three"]
 
 
 def test_one_line_leaves_literals_alone() -> None:
