@@ -115,9 +115,9 @@ async def create_replica(
 
 
 async def mark_dropped(keeper: Keeper, env: Env, paths: DatabasePaths, me: ReplicaName, *, host: str) -> None:
-    """Others do not count on this replica from now on."""
-    value = await is_there(keeper, paths.replica(me))
-    if value != encode_bytes(host):
+    """Others do not count on this replica from now on. What an earlier call may have begun is done again: by
+    halves the others would not hear of it."""
+    if await is_there(keeper, paths.replica(me)) not in (encode_bytes(host), DROPPED):
         return
     await keeper.set(paths.replica(me), DROPPED)
     await enqueue_empty(keeper, env, paths, me)

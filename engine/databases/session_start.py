@@ -11,7 +11,7 @@ from engine.databases.cluster import database_uuid_in, is_there, read_cluster
 from engine.databases.comparison import compare
 from engine.databases.digest import digest_of
 from engine.databases.entries import EntryExecutor
-from engine.databases.numbering import enqueue_empty
+from engine.databases.numbering import enqueue_empty, on_same_session
 from engine.databases.paths import DROPPED
 from engine.databases.progress import Progress
 from engine.databases.replica import DatabaseReplica
@@ -71,9 +71,14 @@ async def _check_identity(replica: DatabaseReplica, progress: Progress, keeper: 
             Code.REPLICA_ALREADY_EXISTS,
             f"Replica {me} at {paths.root} is {value.decode(errors='replace')}",
         )
-    await keeper.set(paths.replica(me), mine)  # the server's address is another one now
-    async with progress.numbers:
+
+    async def tell() -> None:
+        """The server's address is another one now. By halves the others would never hear of it."""
+        await keeper.set(paths.replica(me), mine)
         await enqueue_empty(keeper, replica.env, paths, me)
+
+    async with progress.numbers:
+        await on_same_session(replica.env, tell)
 
 
 async def _end_older_session(replica: DatabaseReplica, keeper: Keeper) -> None:

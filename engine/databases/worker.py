@@ -123,9 +123,9 @@ class DatabaseWorker:
 
     async def _begin(self, keeper: Keeper) -> None:
         progress = self._progress
+        # If the connection was lost, the server of the new one may not know what has got no answer.
+        await keeper.sync(self._replica.paths.root)
         if progress.active_in is keeper and not progress.restarts:
-            # Only the connection was lost. The server of the new one may not know what has got no answer.
-            await keeper.sync(self._replica.paths.root)
             progress.be_writable()
             return
         progress.restarts = False

@@ -19,7 +19,7 @@ from engine.databases.digest import digest_of, hash_of
 from engine.databases.entry_cleanup import clean_log
 from engine.ddl.attempt import Fence
 from engine.ddl.output import OutputMode
-from engine.errors import Code, KeeperUnavailable, SqlError
+from engine.errors import Code, ConnectionLoss, KeeperUnavailable, SqlError
 from engine.keeper.base import CreateMode
 from engine.keeper.faults import FaultPlan
 from engine.keeper.memory import MemoryKeeperServer
@@ -316,6 +316,75 @@ def test_a_connection_that_breaks_costs_no_statement(what: str) -> None:
         assert server.session_ids(replica.process.name) == session_ids
         assert sorted(replica.disk.texts) == ["CREATE", "GET", "MULTI", "a"]
         await database.stop(grace_s=1)
+
+    run_simulation(1, main)
+
+
+async def _restart(server: MemoryKeeperServer, replica: Replica) -> int:
+    """The new process's session, as soon as there is one."""
+    assert replica.database is not None
+    await replica.database.stop(grace_s=1)
+    replica.start(None)
+    assert replica.process is not None
+    while not (session_ids := server.session_ids(replica.process.name)):
+        await asyncio.sleep(0)
+    return session_ids[0]
+
+
+@pytest.mark.parametrize("what", ["reply", "reply_and_lag"])
+def test_a_replica_whose_active_got_no_answer_does_not_take_it_for_another_s(
+    what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main(env: SimulationEnv) -> None:
+        server, replica, _ = await _one_replica(env)
+        session_id = await _restart(server, replica)
+        getattr(server, f"lose_next_{what}")(session_id, kind=RequestKind.CREATE)
+        assert await replica.submit("CREATE a t") == "ok"
+        assert "databases.active" in caplog.text and "databases.failed" not in caplog.text
+        assert replica.database is not None
+        await replica.database.stop(grace_s=1)
+
+    with caplog.at_level("INFO"):
+        run_simulation(1, main)
+
+
+@pytest.mark.parametrize("what", ["request", "reply", "reply_and_lag"])
+@pytest.mark.parametrize("kind", [RequestKind.SET, RequestKind.MULTI])
+def test_the_others_learn_where_a_replica_is_and_that_it_goes_although_messages_are_lost(
+    what: str, kind: RequestKind
+) -> None:
+    async def main(env: SimulationEnv) -> None:
+        server, first, second = await _two_replicas(env)
+
+        def known() -> list[str]:
+            assert first.database is not None
+            return [each.host_id.host for each in first.database.cluster.replicas]
+
+        # 1. The second replica's server has another address than before.
+        keeper = await server.connect()
+        await keeper.set(PATHS.replica(ReplicaName("s", "r2")), b"elsewhere:9000:uuid-r2")
+        await _restart(server, first)
+        await asyncio.sleep(5.0)
+        assert known() == ["r1", "elsewhere"]
+        session_id = await _restart(server, second)
+        lose = getattr(server, "lose_next_request" if what == "request" else f"lose_next_{what}")
+        lose(session_id, kind=kind)
+        await asyncio.sleep(10.0)
+        assert known() == ["r1", "r2"]
+        # 2. It is dropped; what fails is done again.
+        assert second.database is not None
+        await second.database.stop(grace_s=1)
+        lose(session_id, kind=kind)
+        while True:
+            try:
+                await second.database.drop_begin()
+                break
+            except ConnectionLoss:
+                await asyncio.sleep(1.0)
+        await asyncio.sleep(5.0)
+        assert known() == ["r1"] and first.database is not None
+        await second.database.drop_end()
+        await first.database.stop(grace_s=1)
 
     run_simulation(1, main)
 
