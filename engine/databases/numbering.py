@@ -9,13 +9,24 @@ Source: ClickHouse's DatabaseReplicatedDDLWorker::enqueueQueryImpl.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
 from typing import TypeVar
 
 from engine.databases.paths import DatabasePaths, ReplicaName
 from engine.ddl.entry import DEFAULT_VERSION, MAX_ENTRY_BYTES, DDLLogEntry
 from engine.ddl.text import encode_bytes
 from engine.env import Env
-from engine.errors import Code, ConnectionLoss, MultiFailed, NodeExists, OperationTimeout, SqlError
+from engine.errors import (
+    Code,
+    ConnectionLoss,
+    KeeperAnswer,
+    MultiFailed,
+    NodeExists,
+    NoNode,
+    OperationTimeout,
+    SqlError,
+)
 from engine.keeper.base import Create, CreateMode, Keeper, Op, Remove, Stat
 from engine.keeper.recipes import remove_unowned, try_remove
 
@@ -57,10 +68,20 @@ async def enqueue(
         await keeper.multi(ops)
     except (ConnectionLoss, OperationTimeout):
         if await _what_became(keeper, env, path) is None:
-            await on_same_session(env, lambda: try_remove(keeper, counter))
-            await on_same_session(env, lambda: try_remove(keeper, paths.counter_lock))
+            await _give_up(keeper, env, paths, counter)
             raise
+    except (
+        KeeperAnswer
+    ):  # as of an etcd that is full; it may refuse this, too, until the next number is taken
+        with suppress(KeeperAnswer):
+            await _give_up(keeper, env, paths, counter)
+        raise
     return number
+
+
+async def _give_up(keeper: Keeper, env: Env, paths: DatabasePaths, counter: str) -> None:
+    for path in (counter, paths.counter_lock):
+        await on_same_session(env, partial(try_remove, keeper, path))
 
 
 async def _take_number(keeper: Keeper, env: Env, paths: DatabasePaths, holder: bytes) -> str:
@@ -76,18 +97,28 @@ async def _take_number(keeper: Keeper, env: Env, paths: DatabasePaths, holder: b
         except MultiFailed as failed:
             if not isinstance(failed.error, NodeExists):
                 raise
-            await on_same_session(env, lambda: remove_unowned(keeper, paths.counter_lock))
+            await on_same_session(env, lambda: _clear_way(keeper, paths, holder))
         except (ConnectionLoss, OperationTimeout):
-            # A lock of this session is what is left of the request; its number is never used.
-            stat = await _what_became(keeper, env, paths.counter_lock)
-            if stat is not None and stat.ephemeral_owner == keeper.session_id:
-                await on_same_session(env, lambda: try_remove(keeper, paths.counter_lock))
+            pass  # if it was executed, the next one meets its lock
         await env.sleep(_PAUSE_S)
     raise SqlError(
         Code.UNFINISHED,
         f"Cannot enqueue query: {paths.counter_lock} is held by another replica",
         hint="This error can be retried.",
     )
+
+
+async def _clear_way(keeper: Keeper, paths: DatabasePaths, holder: bytes) -> None:
+    """Of a lock that no session owns, and of this replica's own: that is of a request without an answer, or
+    of an entry that was refused. Its number is never used."""
+    if await remove_unowned(keeper, paths.counter_lock):
+        return
+    try:
+        node = await keeper.get(paths.counter_lock)
+    except NoNode:
+        return
+    if node.stat.ephemeral_owner == keeper.session_id and node.data == holder:
+        await try_remove(keeper, paths.counter_lock)
 
 
 async def _what_became(keeper: Keeper, env: Env, path: str) -> Stat | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 
@@ -19,8 +20,8 @@ from engine.databases.digest import digest_of, hash_of
 from engine.databases.entry_cleanup import clean_log
 from engine.ddl.attempt import Fence
 from engine.ddl.output import OutputMode
-from engine.errors import Code, ConnectionLoss, KeeperUnavailable, SqlError
-from engine.keeper.base import CreateMode
+from engine.errors import BadArguments, Code, ConnectionLoss, KeeperUnavailable, SqlError
+from engine.keeper.base import ANY_VERSION, CreateMode, Op, OpResult
 from engine.keeper.faults import FaultPlan
 from engine.keeper.memory import MemoryKeeperServer
 from engine.keeper.recipes import remove_recursive
@@ -385,6 +386,42 @@ def test_the_others_learn_where_a_replica_is_and_that_it_goes_although_messages_
         assert known() == ["r1"] and first.database is not None
         await second.database.drop_end()
         await first.database.stop(grace_s=1)
+
+    run_simulation(1, main)
+
+
+@pytest.mark.parametrize("removals", ["carried out", "refused, too"])
+def test_an_entry_that_a_full_etcd_refuses_holds_up_no_other(removals: str) -> None:
+    """Its number was given before, and the session may live for weeks."""
+
+    async def main(env: SimulationEnv) -> None:
+        _, first, second = await _two_replicas(env)
+        assert first.holder is not None
+        session: Any = await first.holder.get()
+        multi, is_full = session.multi, False
+
+        async def refusing(ops: Sequence[Op]) -> list[OpResult]:
+            nonlocal is_full
+            is_full |= any(op.path.endswith("/try") for op in ops)
+            if is_full:
+                raise BadArguments(ops[0].path, "full")
+            return await multi(ops)
+
+        async def remove(path: str, *, version: int = ANY_VERSION) -> None:
+            raise BadArguments(path, "full")
+
+        session.multi = refusing
+        if removals == "refused, too":
+            session.remove = remove
+        assert await first.submit("CREATE b t2") == "failed"
+        del session.multi
+        if removals == "refused, too":
+            del session.remove
+            assert await first.submit("CREATE b t2") == "ok"
+        assert await second.submit("CREATE c t3") == "ok"
+        for replica in (first, second):
+            assert replica.database is not None
+            await replica.database.stop(grace_s=1)
 
     run_simulation(1, main)
 
