@@ -301,7 +301,7 @@ def test_a_connection_that_breaks_costs_no_statement(what: str) -> None:
         server, replica, database = await _one_replica(env)
         assert replica.schema is not None and replica.process is not None
         session_ids = server.session_ids(replica.process.name)
-        lose = getattr(server, "lose_next_request" if what == "request" else f"lose_next_{what}")
+        lose = getattr(server, f"lose_next_{what}")
         for kind in (RequestKind.GET, RequestKind.MULTI, RequestKind.CREATE):
             lose(session_ids[0], kind=kind)
             assert await replica.submit(f"CREATE {kind.name} t") == "ok"
@@ -368,7 +368,7 @@ def test_the_others_learn_where_a_replica_is_and_that_it_goes_although_messages_
         await asyncio.sleep(5.0)
         assert known() == ["r1", "elsewhere"]
         session_id = await _restart(server, second)
-        lose = getattr(server, "lose_next_request" if what == "request" else f"lose_next_{what}")
+        lose = getattr(server, f"lose_next_{what}")
         lose(session_id, kind=kind)
         await asyncio.sleep(10.0)
         assert known() == ["r1", "r2"]

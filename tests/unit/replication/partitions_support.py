@@ -18,7 +18,7 @@ def lose_message_to_log(live: Live, replica: LiveReplica, what: str) -> list[Seq
     """The first transaction of the replica that writes to the log loses its request or its reply. Returns a
     list to which every such transaction is added."""
     session = replica.ctx.session()
-    lose = live.server.lose_next_reply if what == "reply" else live.server.lose_next_request
+    lose = getattr(live.server, f"lose_next_{what}")
     real = session.multi
     written: list[Sequence[Op]] = []
 

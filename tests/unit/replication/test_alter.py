@@ -236,13 +236,13 @@ def test_settings_and_comment_are_local_and_take_effect() -> None:
     run(main)
 
 
-@pytest.mark.parametrize("what", ["reply", "request"])
+@pytest.mark.parametrize("what", ["reply", "reply_and_lag", "request"])
 def test_a_lost_message_makes_one_alter(what: str) -> None:
     async def main(live: Live) -> None:
         first, second = await live.cluster(2)
         await first.insert(1)
         await live.quiet()
-        lose = live.server.lose_next_reply if what == "reply" else live.server.lose_next_request
+        lose = getattr(live.server, f"lose_next_{what}")
         lose(first.ctx.session().session_id, kind=RequestKind.MULTI)
         await alter_table(first.ctx, "ADD COLUMN a UInt64", sync=Sync.ALL)
         assert columns(first) == columns(second) == ["k", "v", "a"]

@@ -221,7 +221,7 @@ def test_a_dead_replica_is_dropped_and_an_active_or_own_one_is_not() -> None:
 
 
 @pytest.mark.parametrize("lost", range(4))
-@pytest.mark.parametrize("what", ["request", "reply"])
+@pytest.mark.parametrize("what", ["request", "reply", "reply_and_lag"])
 def test_a_dead_replica_is_dropped_although_messages_are_lost(what: str, lost: int) -> None:
     async def main(bench: Bench) -> None:
         await bench.replica("r1")
@@ -234,7 +234,7 @@ def test_a_dead_replica_is_dropped_although_messages_are_lost(what: str, lost: i
             nonlocal sent
             sent += 1
             if sent == lost + 1:
-                lose = bench.server.lose_next_reply if what == "reply" else bench.server.lose_next_request
+                lose = getattr(bench.server, f"lose_next_{what}")
                 lose(keeper.session_id, kind=RequestKind.MULTI)
             return await real(ops)
 

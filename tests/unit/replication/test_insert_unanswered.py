@@ -27,14 +27,22 @@ from tests.unit.replication.live_support import run as run_live
 from tests.unit.replication.replica_bench import PATHS, Bench, Replica, run
 
 
+class Lost(enum.Enum):
+    REQUEST = "request"
+    REPLY = "reply"
+    REPLY_AND_LAG = "reply_and_lag"
+    LATE = "late"
+
+
+@pytest.mark.parametrize("lost", [Lost.REPLY, Lost.REPLY_AND_LAG])
 @pytest.mark.parametrize("options", [DEDUP, PLAIN], ids=["dedup", "plain"])
 def test_the_answer_to_the_commit_is_lost_and_the_insert_finds_out_that_it_happened(
-    options: InsertOptions,
+    options: InsertOptions, lost: Lost
 ) -> None:
     async def main(bench: Bench) -> None:
         replica = await bench.replica()
         await insert(replica, 0, options=options)  # makes the partition
-        lose_nth_multi(bench, replica, 2, Lost.REPLY)
+        lose_nth_multi(bench, replica, 2, lost)
         (done,) = await insert(replica, 1, options=options)
         assert not done.is_duplicate and replica.values() == [0, 1]
         assert len(bench.log()) == 2 and bench.locks() == []
@@ -56,11 +64,12 @@ def test_the_commit_is_lost_and_the_insert_starts_over_with_another_number(optio
     run(main)
 
 
-def test_the_answer_to_the_allocation_is_lost_and_no_number_stays_held() -> None:
+@pytest.mark.parametrize("lost", [Lost.REPLY, Lost.REPLY_AND_LAG])
+def test_the_answer_to_the_allocation_is_lost_and_no_number_stays_held(lost: Lost) -> None:
     async def main(bench: Bench) -> None:
         replica = await bench.replica()
         await insert(replica, 0)
-        lose_nth_multi(bench, replica, 1, Lost.REPLY)
+        lose_nth_multi(bench, replica, 1, lost)
         (done,) = await insert(replica, 1)
         assert not done.is_duplicate and bench.locks() == [] and replica.values() == [0, 1]
 
@@ -374,12 +383,6 @@ def test_a_keeper_that_is_full_behind_a_lost_commit_is_asked_again_until_there_i
 # --- helpers ----------------------------------------------------------------------------------------------
 
 
-class Lost(enum.Enum):
-    REQUEST = "request"
-    REPLY = "reply"
-    LATE = "late"
-
-
 def lose_nth_multi(
     bench: Bench,
     replica: Replica,
@@ -412,7 +415,7 @@ def lose_nth_multi(
             late.append(asyncio.create_task(arrive(ops)))
             await asyncio.sleep(0)
             raise ConnectionLoss("given up")
-        lose = bench.server.lose_next_reply if lost is Lost.REPLY else bench.server.lose_next_request
+        lose = getattr(bench.server, f"lose_next_{lost.value}")
         lose(replica.session_id, kind=RequestKind.MULTI)
         try:
             return await plain(ops)

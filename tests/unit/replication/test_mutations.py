@@ -205,14 +205,14 @@ def test_too_many_unfinished_mutations_are_refused() -> None:
 
 
 @pytest.mark.parametrize("multis_before", [0, 1])
-@pytest.mark.parametrize("what", ["reply", "request"])
+@pytest.mark.parametrize("what", ["reply", "reply_and_lag", "request"])
 def test_a_lost_message_makes_one_mutation(what: str, multis_before: int) -> None:
     async def main(live: Live) -> None:
         (replica,) = await live.cluster(1)
         await replica.insert(1)
         await live.quiet()
         session = replica.ctx.session()
-        lose = live.server.lose_next_reply if what == "reply" else live.server.lose_next_request
+        lose = getattr(live.server, f"lose_next_{what}")
         real = session.multi
         seen = 0
 
@@ -305,14 +305,14 @@ def test_one_that_fails_tells_why_and_can_be_killed() -> None:
     run(main)
 
 
-@pytest.mark.parametrize("what", ["request", "reply"])
+@pytest.mark.parametrize("what", ["request", "reply", "reply_and_lag"])
 def test_a_kill_whose_message_is_lost_has_killed(what: str) -> None:
     async def main(live: Live) -> None:
         (replica,) = await live.cluster(1)
         await replica.insert(1)
         number = await create_mutation(replica.ctx, "NONSENSE")
         session = replica.ctx.session().session_id
-        lose = live.server.lose_next_reply if what == "reply" else live.server.lose_next_request
+        lose = getattr(live.server, f"lose_next_{what}")
         lose(session, kind=RequestKind.REMOVE)
         assert await kill_mutation(replica.ctx, number)
         assert live.children(PATHS.mutations) == []

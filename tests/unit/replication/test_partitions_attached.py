@@ -194,7 +194,7 @@ def test_what_an_attach_that_was_killed_earlier_has_not_attached_stays() -> None
     run(main)
 
 
-@pytest.mark.parametrize("what", ["reply", "request"])
+@pytest.mark.parametrize("what", ["reply", "reply_and_lag", "request"])
 def test_a_lost_message_attaches_once(what: str) -> None:
     async def main(live: Live) -> None:
         replicas = await live.cluster(2)
@@ -422,7 +422,7 @@ def test_a_source_that_does_not_fit_is_refused() -> None:
     run(main)
 
 
-@pytest.mark.parametrize("what", ["reply", "request"])
+@pytest.mark.parametrize("what", ["reply", "reply_and_lag", "request"])
 def test_a_lost_message_replaces_once(what: str) -> None:
     async def main(live: Live) -> None:
         replicas = await live.cluster(2)

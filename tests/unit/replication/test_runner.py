@@ -59,8 +59,9 @@ async def test_a_pull_returns_the_version_of_the_log_and_moves_the_pointer_behin
 async def test_a_pull_whose_reply_is_lost_copies_each_entry_once(bench: Bench) -> None:
     one, two = await bench.cluster(2)
     two.ctx.switches.stop(Activity.QUEUES)
-    for key in range(3):
-        bench.server.lose_next_reply(two.ctx.session().session_id, kind=RequestKind.MULTI)
+    for key, what in enumerate(("reply", "reply_and_lag", "reply")):
+        lose = getattr(bench.server, f"lose_next_{what}")
+        lose(two.ctx.session().session_id, kind=RequestKind.MULTI)
         await one.insert(key)
     await bench.until(lambda: len(two.ctx.queue.entries) == 3)
     assert [entry.new_parts[0] for entry in await bench.queue("r2")] == [
