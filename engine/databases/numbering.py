@@ -70,10 +70,8 @@ async def enqueue(
         if await _what_became(keeper, env, path) is None:
             await _give_up(keeper, env, paths, counter)
             raise
-    except (
-        KeeperAnswer
-    ):  # as of an etcd that is full; it may refuse this, too, until the next number is taken
-        with suppress(KeeperAnswer):
+    except KeeperAnswer:  # as of an etcd that is full
+        with suppress(KeeperAnswer):  # it may refuse this, too, and then the next number clears its way
             await _give_up(keeper, env, paths, counter)
         raise
     return number
