@@ -18,7 +18,8 @@ Safety argument.
 3. Whatever of its mutation runs (because it is to, or because a restart starts it before it can be killed)
    keeps the block numbers of a part in its name, so that `settle` knows it and writes its name into it.
 4. chDB writes a mutation down before the definition. What was cut in between renames to a column that the
-   table does not have; it fails for ever, and is killed.
+   table does not have; it fails for ever, and is killed. A mutation that was done may have something to do
+   again after a restart: a part without rows that another one covered, and that the disk still had.
 5. `altering.json` goes last. `load` settles if it is there; an ALTER that was cut is repeated by its caller,
    and what is done already makes no command.
 6. chDB may have rewritten parts that needed none of it: one that was fetched from a replica that has the
@@ -207,6 +208,8 @@ class Alterer:
         statement = f"ALTER TABLE {table.quoted} {step.commands} SETTINGS materialize_ttl_after_modify = 0"
         stale = self._stale(step.added)
         effect = Effect.RENAMES if stale else step.effect
+        # chDB begins no ALTER before the mutations of earlier ones are done; stopped, they would never be.
+        self._wait_for_mutations(connection)
         at_once = f"{statement}, mutations_sync = 2, alter_sync = 2"
         if effect is Effect.NOTHING or not self._state.active:
             define_past_views(connection, table, at_once)

@@ -295,6 +295,26 @@ async def test_a_rename_that_was_cut_before_the_definition_changed_is_done_again
         assert await rows(pool, "k, here") == "1\t9"
 
 
+async def test_an_alter_does_not_wait_for_a_mutation_that_a_part_without_rows_fails(tmp_path: Path) -> None:
+    """After a kill chDB may have such a part back, from before a column was renamed."""
+    async with opened(tmp_path, CREATE) as (pool, store):
+        await store.load()
+        await add(pool, store, "SELECT 1, 'a', 2, 9", "all_0_0_0")
+        await store.remove(named("all_0_0_0"), fate=Fate.DROP)
+        data = store.state.data
+    written = "format version: 1\ncreate time: 2026-01-01 00:00:00\ncommands: (RENAME COLUMN gone TO past)\n"
+    (data / "mutation_50.txt").write_text(written)
+    async with opened(tmp_path) as (pool, store):
+        await store.load()
+        await add(pool, store, "SELECT 2, 'b', 3, 9", "all_1_1_0")
+        sql = "SELECT parts_to_do FROM system.mutations WHERE table = 't' AND NOT is_done"
+        assert (await pool.query(sql)).text == "1\n"
+        async with asyncio.timeout(120):
+            await alter(store, "MODIFY COLUMN gone String")
+        assert await rows(pool, "k, gone") == "2\t9"
+        assert (await pool.query(sql)).text == ""
+
+
 async def test_a_column_that_is_renamed_twice_is_found_in_parts_of_any_age(made: Made) -> None:
     pool, store = made
     source = PartName.parse("all_1_1_0")
