@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,6 +62,25 @@ def is_alive(process: psutil.Process) -> bool:
         return bool(process.is_running()) and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def pause(process: psutil.Process) -> None:
+    """SIGSTOP: it stands still when this returns, which blocks for a moment. Not if it ends meanwhile."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.suspend()
+        while process.is_running() and not _stands_still(process):
+            time.sleep(0.001)
+
+
+def _stands_still(process: psutil.Process) -> bool:
+    """Each thread takes the signal by itself, and may answer somebody before."""
+    if sys.platform != "linux":
+        return process.status() in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
+    try:
+        stats = [file.read_text() for file in Path(f"/proc/{process.pid}/task").glob("*/stat")]
+    except OSError:  # one has ended meanwhile
+        return False
+    return all(stat.rpartition(")")[2].split()[0] in "TZX" for stat in stats)
 
 
 def _started(pid: int) -> str:

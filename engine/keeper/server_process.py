@@ -29,7 +29,7 @@ from engine.errors import KeeperUnavailable
 from engine.keeper.java import java_locale
 from engine.lifetime import Startable
 from engine.ports import free_ports
-from engine.processes import ProcessId
+from engine.processes import ProcessId, pause
 
 log = logging.getLogger(__name__)
 
@@ -179,8 +179,9 @@ class ServerProcess(Startable):
         shutil.rmtree(self.directory / "data", ignore_errors=True)
 
     def pause(self) -> None:
-        """SIGSTOP: the machine hangs, connections stay open. It takes effect a moment later."""
-        self._signal(signal.SIGSTOP)
+        """SIGSTOP: the machine hangs, connections stay open. It does so when this returns."""
+        if (process := self._running()) is not None:
+            pause(process)
 
     def resume(self) -> None:
         self._signal(signal.SIGCONT)

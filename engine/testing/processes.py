@@ -26,7 +26,7 @@ from pathlib import Path
 import psutil
 
 from engine.env import Env, SystemEnv
-from engine.processes import ProcessId, is_alive
+from engine.processes import ProcessId, is_alive, pause
 from engine.testing.launch import Launch, Launched, Program, cold
 
 log = logging.getLogger(__name__)
@@ -158,8 +158,10 @@ class ChildProcess:
         await self.wait()
 
     def pause(self) -> None:
-        """SIGSTOP: the process stands still, its connections stay open."""
-        self.signal(signal.SIGSTOP)
+        """SIGSTOP: the process stands still when this returns, its connections stay open."""
+        process = None if self.id is None else self.id.process()
+        if process is not None:
+            pause(process)
 
     def resume(self) -> None:
         """SIGCONT."""
