@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,7 +68,7 @@ def pause(process: psutil.Process) -> None:
     with contextlib.suppress(psutil.NoSuchProcess):
         process.suspend()
         while process.is_running() and not _stands_still(process):
-            time.sleep(0.001)
+            pass  # it is a matter of microseconds
 
 
 def _stands_still(process: psutil.Process) -> bool:

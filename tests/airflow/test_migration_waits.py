@@ -219,6 +219,19 @@ def test_a_cancelled_trigger_ends_its_thread_and_leaves_the_statement(folder: Pa
     assert len(hosts.entries()) == 1
 
 
+def deferred(folder: Path, hosts: Any) -> Any:
+    """The trigger to which a wait is handed while a host is away; it is back then."""
+    from airflow.sdk.exceptions import TaskDeferred
+
+    hosts.away.add("node02")
+    run = Run(folder).begin()
+    run.dag.get_task(f"{FIRST}.wait_1").grace_s = 0.3
+    with pytest.raises(TaskDeferred) as handed:
+        run.statement(FIRST)
+    hosts.away.clear()
+    return handed.value.trigger
+
+
 def interrupted(trigger: Any, cure: Callable[[], object]) -> list[Any]:
     """What a triggerer is told by a trigger that meets trouble, which is cured when it has said so."""
 
@@ -252,19 +265,13 @@ def test_a_trigger_that_starts_while_the_ledger_is_away_waits_for_it(
     folder: Path, hosts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in a triggerer that was started over together with the database."""
-    from airflow.sdk.exceptions import TaskDeferred
     from airflow.triggers.base import TaskSuccessEvent
 
-    hosts.away.add("node02")
-    run = Run(folder).begin()
-    run.dag.get_task(f"{FIRST}.wait_1").grace_s = 0.3
-    with pytest.raises(TaskDeferred) as handed:
-        run.statement(FIRST)
-    hosts.away.clear()
+    trigger = deferred(folder, hosts)
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("ONCLUSTER_LEDGER_URL", f"sqlite:///{tmp_path / 'file' / 'ledger.db'}")
     (event,) = interrupted(
-        handed.value.trigger,
+        trigger,
         lambda: monkeypatch.setenv("ONCLUSTER_LEDGER_URL", f"sqlite:///{tmp_path / 'ledger.db'}"),
     )
     assert isinstance(event, TaskSuccessEvent)
@@ -274,15 +281,9 @@ def test_a_trigger_that_starts_while_the_ledger_is_away_waits_for_it(
 def test_a_connection_that_is_corrected_during_a_wait_is_what_the_wait_goes_on_with(
     folder: Path, hosts: Any, zookeeper: ZooKeeper, connection: Any, tmp_path: Path
 ) -> None:
-    from airflow.sdk.exceptions import TaskDeferred
     from airflow.triggers.base import TaskSuccessEvent
 
-    hosts.away.add("node02")
-    run = Run(folder).begin()
-    run.dag.get_task(f"{FIRST}.wait_1").grace_s = 0.3
-    with pytest.raises(TaskDeferred) as handed:
-        run.statement(FIRST)
-    hosts.away.clear()
+    trigger = deferred(folder, hosts)
 
     def connect(*, port: int, timeout_ms: int) -> None:
         extra = json.dumps({"operation_timeout_ms": timeout_ms})
@@ -292,9 +293,7 @@ def test_a_connection_that_is_corrected_during_a_wait_is_what_the_wait_goes_on_w
 
     # Nobody listens at port 1.
     connect(port=1, timeout_ms=200)
-    (event,) = interrupted(
-        handed.value.trigger, lambda: connect(port=zookeeper.hosts[0][1], timeout_ms=10_000)
-    )
+    (event,) = interrupted(trigger, lambda: connect(port=zookeeper.hosts[0][1], timeout_ms=10_000))
     assert isinstance(event, TaskSuccessEvent)
     assert recorded(tmp_path) == {(1, "done"): SIX}
 

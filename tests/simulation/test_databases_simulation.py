@@ -215,9 +215,7 @@ def test_a_client_that_goes_away_at_any_moment_holds_up_nobody() -> None:
             assert await second.submit(f"CREATE b{turns} t") == "ok", turns
         await asyncio.sleep(120.0)
         assert first.disk.texts == second.disk.texts
-        for replica in (first, second):
-            assert replica.database is not None
-            await replica.database.stop(grace_s=1)
+        await _stop(first, second)
 
     was_cut_off = 0
     for seed in range(3):
@@ -246,9 +244,7 @@ def test_an_entry_that_could_not_be_given_up_for_a_broken_connection_holds_up_no
         assert await first.submit("DROP nothing") == "failed"
         assert server.session_ids(first.process.name) == session_ids
         assert await second.submit("CREATE a t") == "ok"
-        for replica in (first, second):
-            assert replica.database is not None
-            await replica.database.stop(grace_s=1)
+        await _stop(first, second)
 
     run_simulation(1, main)
 
@@ -419,9 +415,7 @@ def test_an_entry_that_a_full_etcd_refuses_holds_up_no_other(removals: str) -> N
             del session.remove
             assert await first.submit("CREATE b t2") == "ok"
         assert await second.submit("CREATE c t3") == "ok"
-        for replica in (first, second):
-            assert replica.database is not None
-            await replica.database.stop(grace_s=1)
+        await _stop(first, second)
 
     run_simulation(1, main)
 
@@ -516,9 +510,7 @@ def test_an_initiator_that_hangs_is_given_up_by_the_others_and_has_not_committed
         await env.sleep(10)
         assert first.disk.texts == second.disk.texts
         assert first.disk.texts == {"a": "one", "t": "replicated-1", "b": "t3", "c": "t2"}
-        for replica in (first, second):
-            assert replica.database is not None
-            await replica.database.stop(grace_s=1)
+        await _stop(first, second)
 
     run_simulation(1, main)
 
@@ -590,6 +582,12 @@ def test_a_database_whose_removal_was_cut_short_can_be_created_again() -> None:
     run_simulation(1, main)
 
 
+async def _stop(*replicas: Replica) -> None:
+    for replica in replicas:
+        assert replica.database is not None
+        await replica.database.stop(grace_s=1)
+
+
 async def _one_replica(env: SimulationEnv) -> tuple[MemoryKeeperServer, Replica, ReplicatedDatabase]:
     server = MemoryKeeperServer(env)
     replica = Replica("r1", env.fork(), server)
@@ -629,9 +627,7 @@ def test_a_replicated_table_that_is_ahead_of_the_log_keeps_nobody_from_following
             server.expire_session(session_id)
         await asyncio.sleep(30.0)
         assert (second.disk.texts, second.disk.aside) == ({"c": "one", "t": "replicated-3"}, [])
-        for replica in (first, second):
-            assert replica.database is not None
-            await replica.database.stop(grace_s=1)
+        await _stop(first, second)
 
     run_simulation(1, main)
 
@@ -660,9 +656,7 @@ def test_a_replicated_table_s_own_alter_that_the_digest_does_not_know_is_no_reas
         second.start(None)
         await asyncio.sleep(10.0)
         assert second.disk.texts["b"] == "one" and second.disk.aside == []
-        for replica in (first, second):
-            assert replica.database is not None
-            await replica.database.stop(grace_s=1)
+        await _stop(first, second)
 
     run_simulation(1, main)
 
@@ -752,9 +746,7 @@ def test_an_entry_that_fails_again_and_again_in_one_way_is_recovered_from(
         await env.sleep(10)
         assert first.disk.texts == second.disk.texts == {"a": "other", "b": "t", "t": "replicated-1"}
         assert not second.database.readonly_reason
-        for replica in (first, second):
-            assert replica.database is not None
-            await replica.database.stop(grace_s=1)
+        await _stop(first, second)
 
     run_simulation(1, main)
 
@@ -783,9 +775,7 @@ def test_a_replica_that_is_far_behind_takes_no_statements() -> None:
         assert await second.submit("CREATE b t") == "ok"
         await env.sleep(10)
         assert first.disk.texts == second.disk.texts == {"a": str(most), "b": "t", "t": "replicated-1"}
-        for replica in (first, second):
-            assert replica.database is not None
-            await replica.database.stop(grace_s=1)
+        await _stop(first, second)
 
     run_simulation(1, main)
 
@@ -799,9 +789,7 @@ def test_a_statement_that_changes_no_definition_is_committed_behind_its_executio
         )
         await env.sleep(10)
         assert {*server.tree.nodes} >= {PATHS.entry(number, f"finished/s|{name}") for name in ("r1", "r2")}
-        for replica in (first, second):
-            assert replica.database is not None
-            await replica.database.stop(grace_s=1)
+        await _stop(first, second)
 
     run_simulation(1, main)
 
@@ -830,8 +818,6 @@ def test_a_replica_goes_on_after_an_error_in_the_program() -> None:
         assert await first.submit("CREATE a t") == "ok"
         await asyncio.sleep(60.0)
         assert (second.disk.texts, failures) == ({"a": "t"}, 2)
-        for replica in (first, second):
-            assert replica.database is not None
-            await replica.database.stop(grace_s=1)
+        await _stop(first, second)
 
     run_simulation(1, main)
