@@ -304,3 +304,30 @@ class Replica:
             if not process.is_alive:
                 task.cancel()  # nobody answers a process that is no more
         return "died" if task.cancelled() else task.result()
+
+
+async def stop(*replicas: Replica) -> None:
+    for replica in replicas:
+        assert replica.database is not None
+        await replica.database.stop(grace_s=1)
+
+
+async def one_replica(env: SimulationEnv) -> tuple[MemoryKeeperServer, Replica, ReplicatedDatabase]:
+    server = MemoryKeeperServer(env)
+    replica = Replica("r1", env.fork(), server)
+    replica.start(None)
+    await asyncio.sleep(5.0)
+    assert replica.database is not None
+    return server, replica, replica.database
+
+
+async def two_replicas(env: SimulationEnv) -> tuple[MemoryKeeperServer, Replica, Replica]:
+    """Both have a plain table `a` and a replicated one `t`."""
+    server, first, _ = await one_replica(env)
+    second = Replica("r2", env.fork(), server)
+    second.start(None)
+    await asyncio.sleep(5.0)
+    for query in ("CREATE a one", "CREATE t replicated-1"):
+        assert await first.submit(query) == "ok"
+    await asyncio.sleep(5.0)
+    return server, first, second

@@ -15,8 +15,8 @@ from engine.env import Env
 from engine.keeper.base import Keeper
 from engine.testing.simulation import UnhandledInBackground, run_simulation
 from tests.simulation.databases_model import ModelSchema
+from tests.simulation.databases_run import simulate
 from tests.simulation.deliberate_bugs import Bugs
-from tests.simulation.test_databases_simulation import simulate
 
 pytestmark = pytest.mark.slow
 

@@ -18,7 +18,7 @@ from engine.keeper.base import Keeper
 from engine.keeper.memory import MemoryKeeperServer
 from engine.keeper.session import RequestKind
 from engine.testing.simulation import SimulationEnv, run_simulation
-from tests.simulation.databases_model import PATHS, ModelSchema, Replica
+from tests.simulation.databases_model import PATHS, ModelSchema, Replica, stop
 
 
 async def started(env: SimulationEnv, server: MemoryKeeperServer) -> tuple[Replica, Replica]:
@@ -35,8 +35,7 @@ async def have_these(keeper: Keeper, texts: Mapping[str, str], *replicas: Replic
         assert not replica.disk.emptied and not replica.disk.aside, replica.name
         digest = (await keeper.get(PATHS.replica(ReplicaName("s", replica.name), "digest"))).data
         assert int(digest) == digest_of(texts)
-        assert replica.database is not None
-        await replica.database.stop(grace_s=1)
+        await stop(replica)
 
 
 def behind(query: str, schema: ModelSchema | None, then: Callable[[], None]) -> list[str]:
@@ -231,7 +230,6 @@ def test_a_table_that_its_own_replication_alters_while_the_session_begins_is_in_
         await asyncio.sleep(20.0)
         # 3. The replica is active: its next start is to find what it has.
         await have_these(keeper, {"a": "t2"}, second)
-        assert first.database is not None
-        await first.database.stop(grace_s=1)
+        await stop(first)
 
     run_simulation(1, main)
