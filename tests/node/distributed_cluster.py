@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from engine.errors import Code
-from engine.testing.local_cluster import LocalCluster
+from engine.testing.cluster_files import clusters_xml
+from engine.testing.local_cluster import LocalCluster, blocking_cluster
 from tests.node.http_client import HttpAt, Reply
 from tests.node.replicated_pair import eventually
+from tests.warm import warm
 
 HOSTS = ("n1", "n2", "n3", "n4")
 SHARDS = (("n1", "n2"), ("n3", "n4"))
+COLUMNS = (
+    "id UInt64, city LowCardinality(String), price Decimal(12, 2), note Nullable(String), tags Array(String)"
+)
 FOREGROUND = {"distributed_foreground_insert": "1"}
+WEIGHTED = """
+<w>
+  <shard><weight>1</weight><replica><host>n1</host><port>9000</port></replica></shard>
+  <shard><weight>0</weight><replica><host>n2</host><port>9000</port></replica></shard>
+  <shard><weight>2</weight><replica><host>n3</host><port>9000</port></replica>
+    <replica><host>n4</host><port>9000</port></replica></shard>
+</w>
+"""
+"""Cluster `w`: shards of other weights, copies of which the Distributed table makes."""
 
 
 class Cluster:
@@ -71,3 +88,30 @@ def refused(node: HttpAt, sql: str, **settings: str) -> Reply:
     reply = node.post(sql, **settings)
     assert reply.status != 200, reply.text
     return reply
+
+
+@contextmanager
+def running_cluster(directory: Path, *, other_clusters: str = "") -> Iterator[Cluster]:
+    """Four nodes. `other_clusters` (XML) stand beside `c`."""
+    file = directory / "clusters.xml"
+    text = clusters_xml({"c": [list(shard) for shard in SHARDS]})
+    file.write_text(text.replace("</remote_servers>", f"{other_clusters}</remote_servers>"))
+    with blocking_cluster(directory / "cluster", cluster_file=file, launch=warm) as (local, call):
+        yield Cluster(local, call)
+
+
+def fill_events(cluster: Cluster) -> None:
+    """Rows in `events_d`, over `events` of each shard, and the same rows in `one` on the first node."""
+    n1 = cluster.n1
+    n1.query(
+        f"CREATE TABLE events ON CLUSTER c ({COLUMNS}) "
+        "ENGINE = ReplicatedMergeTree('/t/events/{c_shard}', '{replica}') ORDER BY id"
+    )
+    n1.query(f"CREATE TABLE events_d ON CLUSTER c ({COLUMNS}) ENGINE = Distributed(c, default, events, id)")
+    n1.query(f"CREATE TABLE one ({COLUMNS}) ENGINE = MergeTree ORDER BY id")
+    n1.query(
+        "INSERT INTO one SELECT number, ['Rome', 'Oslo', 'Bonn'][number % 3 + 1], number / 4, "
+        "if(number % 5 = 0, NULL, toString(number % 7)), [toString(number % 2), 'x'] FROM numbers(2000)"
+    )
+    n1.query("INSERT INTO events_d SELECT * FROM one", **FOREGROUND)
+    cluster.sync("events")

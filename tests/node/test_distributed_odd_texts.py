@@ -7,10 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from engine.testing.cluster_files import clusters_xml
-from engine.testing.local_cluster import blocking_cluster
-from tests.node.distributed_cluster import FOREGROUND, SHARDS, Cluster, refused
-from tests.warm import warm
+from tests.node.distributed_cluster import FOREGROUND, Cluster, refused, running_cluster
 
 pytestmark = pytest.mark.slow
 
@@ -18,11 +15,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Twenty rows in `t1_d`: k from 0 to 19, v says whether it is even."""
-    directory = tmp_path_factory.mktemp("odd")
-    file = directory / "clusters.xml"
-    file.write_text(clusters_xml({"c": [list(shard) for shard in SHARDS]}))
-    with blocking_cluster(directory / "cluster", cluster_file=file, launch=warm) as (local, call):
-        cluster = Cluster(local, call)
+    with running_cluster(tmp_path_factory.mktemp("odd")) as cluster:
         assert cluster.tables() == "t1"
         cluster.n1.query(
             "INSERT INTO t1_d SELECT number, if(number % 2 = 0, 'even', 'odd') FROM numbers(20)", **FOREGROUND

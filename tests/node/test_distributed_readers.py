@@ -7,11 +7,8 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from engine.testing.cluster_files import clusters_xml
-from engine.testing.local_cluster import blocking_cluster
-from tests.node.distributed_cluster import SHARDS, Cluster
+from tests.node.distributed_cluster import Cluster, running_cluster
 from tests.node.readers import one_of, reading
-from tests.warm import warm
 
 pytestmark = [pytest.mark.slow, pytest.mark.extended]
 
@@ -26,11 +23,8 @@ ANSWERS = {
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    directory = tmp_path_factory.mktemp("readers")
-    file = directory / "clusters.xml"
-    file.write_text(clusters_xml({"c": [list(shard) for shard in SHARDS]}))
-    with blocking_cluster(directory / "cluster", cluster_file=file, launch=warm) as (local, call):
-        yield Cluster(local, call)
+    with running_cluster(tmp_path_factory.mktemp("readers")) as cluster:
+        yield cluster
 
 
 def filled(cluster: Cluster) -> str:
