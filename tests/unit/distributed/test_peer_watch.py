@@ -10,6 +10,7 @@ from contextlib import ExitStack
 import pytest
 
 from engine.distributed.peers import Peer
+from engine.env import SystemEnv
 from engine.errors import NodeUnavailable, OnclusterError, ReplyLost
 from engine.names import HostId
 from engine.node.distributed.peers.peer_watch import Pace, PeerWatch
@@ -25,7 +26,7 @@ class Other:
         self.answers = list(answers)
         self.failures = 0
         self.pings = 0
-        self.watch = PeerWatch(self.ping, self.failed)
+        self.watch = PeerWatch(SystemEnv(), self.ping, self.failed)
         self.watch.pace = Pace(every_s=0.0, ping_s=60.0)
 
     async def ping(self, peer: Peer) -> None:

@@ -49,7 +49,7 @@ class PeerHealth:
 
     def __post_init__(self) -> None:
         self.logins = PeerLogins(self.env, self.client)
-        self.watch = PeerWatch(lambda peer: self.client(peer).ping(), self._fell_silent)
+        self.watch = PeerWatch(self.env, lambda peer: self.client(peer).ping(), self._fell_silent)
 
     async def close(self) -> None:
         await self.watch.close()

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from engine.distributed.peers import Peer
+from engine.env import Env
 from engine.errors import OnclusterError
 from engine.node.distributed.peers.shutting_down import shut_down_connections
 
@@ -70,8 +71,11 @@ class _Watched:
 class PeerWatch:
     """One for the whole node."""
 
-    def __init__(self, ping: Callable[[Peer], Awaitable[None]], failed: Callable[[Peer], None]) -> None:
+    def __init__(
+        self, env: Env, ping: Callable[[Peer], Awaitable[None]], failed: Callable[[Peer], None]
+    ) -> None:
         """`ping` raises OnclusterError; with a TimeoutError as its cause it was silence."""
+        self._env = env
         self._ping = ping
         self._failed = failed
         self._watched: dict[Peer, _Watched] = {}
@@ -116,7 +120,7 @@ class PeerWatch:
     async def _linger(self, peers: Iterable[Peer]) -> None:
         watching = self.begin(peers)
         try:
-            await asyncio.sleep(2 * self.pace.round_s)
+            await self._env.sleep(2 * self.pace.round_s)
         finally:
             watching.end()
 
@@ -152,7 +156,7 @@ class PeerWatch:
 
     async def _watch(self, peer: Peer) -> None:
         while True:
-            await asyncio.sleep(self.pace.every_s)
+            await self._env.sleep(self.pace.every_s)
             if await self._is_silent(peer):
                 watched = self._watched[peer]
                 for watching in watched.by:
