@@ -189,7 +189,7 @@ async def _rehearse(
     async with ScratchChdb(
         macros=place.surroundings.macros, graphite=sections_xml(place.config.graphite)
     ) as scratch:
-        with telling("rehearsing"):
+        with telling("rehearsing") as steps:
             return await rehearse(
                 place.migrations,
                 place.surroundings,
@@ -198,6 +198,7 @@ async def _rehearse(
                 env=SystemEnv(),
                 ground=ground,
                 versions=versions,
+                on_migration=lambda number, of: steps.running("rehearsing", f"{number} of {of}"),
             )
 
 

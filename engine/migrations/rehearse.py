@@ -21,8 +21,9 @@ of it.
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -90,11 +91,13 @@ async def rehearse(
     env: Env,
     ground: Collection[int] = (),
     versions: Collection[int] | None = None,
+    on_migration: Callable[[int, int], None] = lambda number, of: None,
 ) -> Rehearsal:
     """These versions; without them all up to the request's target (all without one) that are no ground. Stops
     at the first `up` that fails.
 
-    `scratch` is empty at the start. A statement that cannot be sent at all fails here, too.
+    `scratch` is empty at the start. A statement that cannot be sent at all fails here, too. `on_migration` is
+    told which of how many migrations comes now; the ground counts, too.
     """
     stage = _Stage(surroundings, request, scratch, env, TableEngines(scratch), Definitions(scratch))
     target = request.target if request.direction is Direction.UP else None
@@ -105,20 +108,27 @@ async def rehearse(
         and (target is None or migration.version <= target)
         and (versions is None or migration.version in versions)
     ]
+    below = [migration for migration in migrations.migrations if migration.version in ground]
+    numbers = itertools.count(1)
+
+    def tell() -> None:
+        on_migration(next(numbers), len(below) + len(chosen))
+
     try:
-        for migration in migrations.migrations:
-            if migration.version in ground:
-                await stage.play(migration, Phase.GROUND)
-        await _perform(stage, chosen)
+        for migration in below:
+            tell()
+            await stage.play(migration, Phase.GROUND)
+        await _perform(stage, chosen, tell)
     except ReplyLost:
         logger.warning("rehearsal.scratch_died after=%d statements", len(stage.played))
     return Rehearsal(tuple(stage.played), tuple(stage.differences))
 
 
-async def _perform(stage: _Stage, chosen: Sequence[Migration]) -> None:
+async def _perform(stage: _Stage, chosen: Sequence[Migration], tell: Callable[[], None]) -> None:
     performed: list[Migration] = []
     empty = await stage.definitions.read()
     for migration in chosen:
+        tell()
         before = await stage.definitions.read()
         if not await stage.play(migration, Phase.UP):
             break

@@ -428,6 +428,26 @@ async def test_what_is_applied_is_the_ground_and_proven_by_the_cluster(tmp_path:
 
 
 @pytest.mark.slow
+async def test_whoever_waits_is_told_which_migration_of_how_many_it_is(tmp_path: Path) -> None:
+    files = {
+        f"{v}_t.up.sql": f"CREATE TABLE IF NOT EXISTS t{v} (x Int8) ENGINE = Memory" for v in range(1, 4)
+    }
+    folder = write(tmp_path / "shop", files)
+    told: list[tuple[int, int]] = []
+    async with ScratchChdb() as scratch:
+        await rehearse(
+            load_folder(folder),
+            surroundings("shop"),
+            RunRequest("r"),
+            scratch,
+            env=SystemEnv(),
+            ground=[1],
+            on_migration=lambda number, of: told.append((number, of)),
+        )
+    assert told == [(1, 3), (2, 3), (3, 3)]
+
+
+@pytest.mark.slow
 async def test_a_misspelt_word_is_a_syntax_error_with_its_place(tmp_path: Path) -> None:
     result = await of(tmp_path, {"1_a.up.sql": "CREATE USERR u IDENTIFIED BY 'hunter2'"})
     (failed,) = result.failures
