@@ -28,6 +28,7 @@ _MAX_INT64 = 2**63 - 1
 _MAX_PARTITION_ID_CHARS = (
     128  # a hash is 32, a tuple of eight 64-bit numbers is 160 at most and 40 in practice
 )
+_PATCH_PREFIX = "patch-"
 _NUMBER = r"(0|[1-9][0-9]{0,18})"
 _PARTITION_ID = re.compile(r"[0-9A-Za-z-]+\Z", re.ASCII)
 _NAME = re.compile(rf"([0-9A-Za-z-]+)_{_NUMBER}_{_NUMBER}_{_NUMBER}(?:_([1-9][0-9]{{0,18}}))?\Z", re.ASCII)
@@ -39,6 +40,11 @@ _OLD_NAME = re.compile(
 def is_partition_id(text: str) -> bool:
     """Whether `text` may stand in a part's name and in a path."""
     return len(text) <= _MAX_PARTITION_ID_CHARS and _PARTITION_ID.match(text) is not None
+
+
+def is_patch_partition(partition_id: str) -> bool:
+    """Whether parts of this partition are patch parts, of which newer servers make some."""
+    return partition_id.startswith(_PATCH_PREFIX)
 
 
 class PartName(NamedTuple):
@@ -82,6 +88,13 @@ class PartName(NamedTuple):
     def is_range(self) -> bool:
         """Whether this is no part but a range (of a DROP, DETACH or REPLACE), known by its level."""
         return self.level in (MAX_LEVEL, LEGACY_MAX_LEVEL)
+
+    @property
+    def patched_partition(self) -> str:
+        """Of a patch part, the partition whose rows it changes (see `replica.patches`); else empty."""
+        if not is_patch_partition(self.partition_id):
+            return ""
+        return self.partition_id.removeprefix(_PATCH_PREFIX).partition("-")[2]
 
     @property
     def blocks(self) -> int:

@@ -52,7 +52,7 @@ from engine.keeper.base import Check, Children, Create, CreateMode, Keeper, Op, 
 from engine.keeper.checks import MAX_REQUEST_BYTES, request_bytes
 from engine.keeper.recipes import MULTI_BATCH_SIZE, try_remove
 from engine.replication.block_id import BlockId
-from engine.replication.part_name import PartName, is_partition_id
+from engine.replication.part_name import PartName, is_partition_id, is_patch_partition
 from engine.replication.paths import TablePaths, sequence_number
 from engine.replication.replica.cleanup.unknown_locks import remove_unknown_locks
 
@@ -206,15 +206,19 @@ async def allocate_everywhere(
     """A fresh number in each of `partition_ids`, made if they are new, or in every partition there is.
 
     All at one moment, as far as one request carries them: what is inserted later has larger numbers in all of
-    them. In every partition means that none was added until the last was taken. Raises UnknownOutcome, and
-    does not ask again then.
+    them. In every partition means that none was added until the last was taken; those of patch parts do not
+    count, which no mutation rewrites. Raises UnknownOutcome, and does not ask again then.
     """
     while True:
         checks: list[Op] = []
         wanted = [Wanted(name) for name in sorted(set(partition_ids or ()))]
         if partition_ids is None:
             children = await keeper.children(ctx.paths.block_numbers)
-            wanted = [Wanted(name) for name in children.names if is_partition_id(name)]
+            wanted = [
+                Wanted(name)
+                for name in children.names
+                if is_partition_id(name) and not is_patch_partition(name)
+            ]
             checks = [Check(ctx.paths.block_numbers, children.stat.version)]
         held: list[BlockNumber] = []
         try:

@@ -129,7 +129,8 @@ class DirectFetches:
         match entry.action:
             case GetPart(part) if entry.source_replica not in ("", ctx.replica) and not entry.quorum:
                 is_new = (
-                    ctx.queue.virtual_parts.get_containing(part) is None
+                    not part.patched_partition
+                    and ctx.queue.virtual_parts.get_containing(part) is None
                     and not ctx.queue.virtual_parts.intersecting(part)
                     and part not in ctx.store.staged
                     and part not in ctx.store.active

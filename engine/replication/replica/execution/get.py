@@ -20,7 +20,7 @@ from engine.replication.log_actions import AttachPart, GetPart
 from engine.replication.part_checksums import PartDiffers
 from engine.replication.part_name import PartName
 from engine.replication.part_set import containing
-from engine.replication.replica import peers, quorum
+from engine.replication.replica import patches, peers, quorum
 from engine.replication.replica.commit_part import commit_fetched, commit_produced
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.execution.outcome import Postponed
@@ -34,8 +34,8 @@ log = logging.getLogger(__name__)
 async def execute(ctx: ReplicaContext, queued: QueuedEntry) -> None:
     """Run a GET_PART or ATTACH_PART entry.
 
-    Raises SqlError 234 NO_REPLICA_HAS_PART, PartUnavailable, PartDiffers, Postponed, and what Keeper and the
-    store raise; the entry is tried again then.
+    Raises SqlError 234 NO_REPLICA_HAS_PART, 48 for a patch part, PartUnavailable, PartDiffers, Postponed, and
+    what Keeper and the store raise; the entry is tried again then.
     """
     action = queued.entry.action
     assert isinstance(action, GetPart | AttachPart)
@@ -118,6 +118,7 @@ def _check_not_stopped(ctx: ReplicaContext, part: PartName) -> None:
 async def fetch_and_commit(ctx: ReplicaContext, queued: QueuedEntry, part: PartName) -> None:
     """As `fetch_result`, for an entry that is known. After it, every part of the queue that what was fetched
     covers is here, too."""
+    patches.refuse(part)
     _check_not_stopped(ctx, part)
     keeper = ctx.session()
     holders = await peers.active_holders(ctx, keeper, part)

@@ -22,7 +22,7 @@ from engine.replication.log_actions import MergeParts, MergeType
 from engine.replication.part_checksums import PartDiffers
 from engine.replication.part_name import PartName
 from engine.replication.part_store import MergeOptions
-from engine.replication.replica import commit_part
+from engine.replication.replica import commit_part, patches
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.execution import get as execute_get
 from engine.replication.replica.execution.making import make
@@ -42,7 +42,8 @@ async def execute_merge(ctx: ReplicaContext, queued: QueuedEntry) -> None:
     assert isinstance(action, MergeParts)
     if await have_already(ctx, action.result):
         return
-    if reason := await why_fetch(ctx, queued, action.sources, action.result):
+    reason = patches.merged_with(action.sources, action.apply_patches)
+    if reason := reason or await why_fetch(ctx, queued, action.sources, action.result):
         log.info("replica.merge_fetched table=%s part=%s reason=%s", ctx.name, action.result, reason)
         await execute_get.fetch_result(ctx, action.result)
         return

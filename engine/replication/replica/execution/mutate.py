@@ -18,6 +18,7 @@ from engine.errors import Code, OnclusterError, SqlError
 from engine.replication.log_actions import MutatePart
 from engine.replication.part_checksums import PartDiffers
 from engine.replication.part_name import PartName
+from engine.replication.replica import patches
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.execution import get as execute_get
 from engine.replication.replica.execution.making import make
@@ -44,6 +45,7 @@ async def execute_mutate(ctx: ReplicaContext, queued: QueuedEntry) -> None:
     if await have_already(ctx, action.result):
         return
     reason = "always_fetch_mutated_part is set" if ctx.settings.always_fetch_mutated_part else ""
+    reason = reason or patches.patched(ctx.queue.virtual_parts, action.source.partition_id)
     if reason := reason or await why_fetch(ctx, queued, [action.source], action.result):
         log.info("replica.mutation_fetched table=%s part=%s reason=%s", ctx.name, action.result, reason)
         await execute_get.fetch_result(ctx, action.result)
