@@ -79,10 +79,13 @@ class Three:
 
 @contextmanager
 def running_three(directory: Path) -> Iterator[Three]:
-    """They are replicas of one shard, `s1`."""
+    """They are replicas of one shard, `s1`; by the macro `half` the third stands alone."""
     file = directory / "given.xml"
     text = clusters_xml({"all": [list(HOSTS)]})
-    macros = "".join(f"<macros_{h}><shard>s1</shard><replica>{h}</replica></macros_{h}>" for h in HOSTS)
+    macros = "".join(
+        f"<macros_{host}><shard>s1</shard><replica>{host}</replica><half>{half}</half></macros_{host}>"
+        for host, half in zip(HOSTS, ("a", "a", "b"), strict=True)
+    )
     file.write_text(text.replace("</clickhouse>", f"{macros}</clickhouse>"))
     options = {"cluster_file": file, "hosts": HOSTS, "session_timeout_ms": 6000}
     with blocking_cluster(directory / "run", **options, launch=warm) as (local, call):

@@ -115,6 +115,29 @@ def test_the_hosts_of_a_shard_share_one_path_through_all_that_happens_to_the_nam
     assert a1.query("SELECT name FROM system.zookeeper WHERE path = '/clickhouse/tables'") == ""
 
 
+def test_macros_of_the_configuration_come_before_the_names_of_a_replicated_database(six: Nodes) -> None:
+    for shard, hosts in SHARDS.items():
+        for host in hosts:
+            six[host].query(f"CREATE DATABASE rd ENGINE = Replicated('/rd', 'of {shard}', 'name of {host}')")
+    six["a1"].query("CREATE TABLE rd.inside (k UInt64) ENGINE = ReplicatedMergeTree ORDER BY k")
+    assert places(six, "inside") == expected_places(six, "inside")
+    for node in six.values():
+        node.query("DROP DATABASE rd SYNC")
+
+
+def test_without_a_macro_the_shard_is_that_of_the_replicated_database(tmp_path: Path) -> None:
+    file = tmp_path / "given.xml"
+    text = clusters_xml({"all": [["x1"]]})
+    macros = "<macros_x1><replica>x1</replica></macros_x1>"
+    file.write_text(text.replace("</clickhouse>", f"{macros}</clickhouse>"))
+    with blocking_cluster(tmp_path / "run", cluster_file=file, launch=warm) as (local, _):
+        x1 = HttpAt(local.node("x1").url)
+        assert "shard" not in x1.query("SELECT macro FROM system.macros").split()
+        x1.query("CREATE DATABASE rd ENGINE = Replicated('/rd', 'of its own', 'x')")
+        x1.query("CREATE TABLE rd.inside (k UInt64) ENGINE = ReplicatedMergeTree ORDER BY k")
+        assert x1.query("SELECT zookeeper_path FROM system.replicas").endswith("/of its own\n")
+
+
 def test_a_path_that_names_no_shard_is_refused_to_the_second_shard(six: Nodes) -> None:
     create = "CREATE TABLE {} (k UInt64) ENGINE = ReplicatedMergeTree('/one/{}', '{{replica}}') ORDER BY k"
     first, peer, other = six["a1"], six["a2"], six["b1"]

@@ -407,7 +407,7 @@ def test_one_replica_of_each_shard_changes_rows_of_a_replicated_table(three: Thr
         three.nodes[host].query(
             f"CREATE DATABASE {d} ENGINE = Replicated('/databases/{d}', '{shard}', '{host}')"
         )
-    place = "'/tables/shards/{shard}', '{replica}'"
+    place = "'/tables/shards/{shard}/{half}', '{replica}'"
     three.n1.query(
         f"CREATE TABLE {d}.t (k UInt64, v UInt64) ENGINE = ReplicatedMergeTree({place}) ORDER BY k",
         database_replicated_allow_replicated_engine_arguments="3",
@@ -432,7 +432,11 @@ def test_one_replica_of_each_shard_changes_rows_of_a_replicated_table(three: Thr
     assert sum('"effect": "whole"' in attempt for attempt in attempts) == 2, attempts
 
     # A partition of which another shard has no rows is replaced there, too, and moved from there.
-    three.n1.query(f"CREATE TABLE {d}.u AS {d}.t ENGINE = ReplicatedMergeTree ORDER BY k")
+    place = place.replace("shards", "of_u")
+    three.n1.query(
+        f"CREATE TABLE {d}.u AS {d}.t ENGINE = ReplicatedMergeTree({place}) ORDER BY k",
+        database_replicated_allow_replicated_engine_arguments="3",
+    )
     three.n1.query(f"INSERT INTO {d}.u VALUES (3, 30)")
     refused(three.n3.post(f"ALTER TABLE {d}.t REPLACE PARTITION tuple() FROM {d}.u"), 36)
     three.n1.query(f"ALTER TABLE {d}.t REPLACE PARTITION tuple() FROM {d}.u")

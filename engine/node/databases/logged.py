@@ -162,7 +162,7 @@ class LoggedStatements:
         if statement.uuid is not None:
             found = uuid_of(texts.get(first, ""))
             return found is not None and str(found) == statement.uuid.lower()
-        if statement.kind in (_K.RENAME_TABLE, _K.RENAME_DICTIONARY) and len(statement.tables) == 2:
+        if statement.kind in (_K.RENAME_TABLE, _K.RENAME_DICTIONARY):
             return first not in texts and statement.tables[1].table in texts
         return False
 

@@ -61,22 +61,21 @@ def moment_of(statement: Statement) -> Moment:
 def renamed_back(statement: Statement, texts: Mapping[str, str]) -> Mapping[str, str] | None:
     """Definitions before a RENAME or EXCHANGE that `texts` are behind; None for other statements, and if they
     are not behind it."""
-    names = [name.table for name in statement.tables]
-    pairs = list(zip(names[::2], names[1::2], strict=False))
     before = dict(texts)
-    if statement.kind in (_K.EXCHANGE_TABLES, _K.EXCHANGE_DICTIONARIES):
-        for one, other in reversed(pairs):
+    match statement.kind:
+        case _K.EXCHANGE_TABLES | _K.EXCHANGE_DICTIONARIES:
+            one, other = (name.table for name in statement.tables)
             if one not in before or other not in before:
                 return None
             before[one], before[other] = before[other], before[one]
-        return before
-    if statement.kind not in (_K.RENAME_TABLE, _K.RENAME_DICTIONARY):
-        return None
-    for was, to in reversed(pairs):
-        if to not in before or was in before:
-            return None
-        before[was] = before.pop(to)
-    return before
+            return before
+        case _K.RENAME_TABLE | _K.RENAME_DICTIONARY:
+            was, to = (name.table for name in statement.tables)
+            if to not in before or was in before:
+                return None
+            before[was] = before.pop(to)
+            return before
+    return None
 
 
 def detached_again(statement: Statement, texts: Mapping[str, str]) -> Mapping[str, str] | None:
@@ -92,9 +91,8 @@ def opposite_of(sql: str, statement: Statement, new: list[TableName]) -> list[st
     match statement.kind:
         case _K.RENAME_TABLE | _K.RENAME_DICTIONARY:
             what = "DICTIONARY" if statement.kind is _K.RENAME_DICTIONARY else "TABLE"
-            names = statement.tables
-            pairs = list(zip(names[::2], names[1::2], strict=True))
-            return [f"RENAME {what} {to.quoted} TO {was.quoted}" for was, to in reversed(pairs)]
+            was, to = statement.tables
+            return [f"RENAME {what} {to.quoted} TO {was.quoted}"]
         case _K.EXCHANGE_TABLES | _K.EXCHANGE_DICTIONARIES:
             return [sql]
         case kind if kind in _ATTACHES and not _has_definition(sql):

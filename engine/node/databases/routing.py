@@ -141,6 +141,12 @@ def check_statement(sql: str, statement: Statement, *, detaches_permanently: boo
             "Moving tables between databases is not supported for Replicated databases",
             hint="Create the table anew in the other database and copy its rows.",
         )
+    if statement.kind in pairs and len(statement.tables) > 2:
+        raise SqlError(
+            Code.NOT_IMPLEMENTED,
+            "A Replicated database does not support renaming of multiple tables in single query",
+            hint="Write one statement for each, or EXCHANGE TABLES for two that swap their names.",
+        )
     if len(databases) > 1 or (len(statement.tables) > 1 and statement.kind not in pairs):
         raise SqlError(
             Code.NOT_IMPLEMENTED,

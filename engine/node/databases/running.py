@@ -130,7 +130,9 @@ class ReplicatedDatabases:
         return self._shell.texts.is_held_back(table)
 
     def macros_of(self, database: str) -> Mapping[str, str]:
-        """Those that mean something else in a database of its own, also in a table that is made aside."""
+        """What macros of a table stand for that the configuration does not have: the database's shard and
+        replica, also for a table that is made aside. Source: ClickHouse's Macros::expand, which
+        prefers explicit ones."""
         uuid = replaced_database(database)
         record = self.catalog.named(database) if uuid is None else self.catalog.by_uuid.get(uuid)
         if record is None:

@@ -277,7 +277,7 @@ class ReplicatedNode:
         return ReplicatedExecutor(inner, life=self.life, handlers=self.handlers, statements=statements)
 
     def macros_from(self, macros_of: Callable[[str], Mapping[str, str]]) -> None:
-        """`macros_of` gives, by database, the macros that mean something else in it."""
+        """`macros_of` gives, by database, what macros stand for that the configuration does not have."""
         self._create.macros_of = macros_of
 
     def databases_view(self) -> SystemView:

@@ -25,7 +25,6 @@ BEFORE = {"a": "one", "b": "two"}
     ("sql", "after"),
     [
         ("RENAME TABLE a TO c", {"c": "one", "b": "two"}),
-        ("RENAME TABLE a TO c, b TO a", {"c": "one", "a": "two"}),
         ("RENAME DICTIONARY a TO c", {"c": "one", "b": "two"}),
         ("EXCHANGE TABLES a AND b", {"a": "two", "b": "one"}),
     ],

@@ -78,7 +78,7 @@ class CreateStatements:
         self._defaults = defaults
         self._run_insert = run_insert
         self.macros_of: Callable[[str], Mapping[str, str]] = lambda _: {}
-        """By database, macros that mean something else in it."""
+        """By database, what macros stand for in it that the configuration does not have."""
 
     async def run(self, asked: Asked, statement: Statement) -> Answer | None:
         if statement.kind not in _CREATES:
@@ -336,8 +336,8 @@ class CreateStatements:
         shown_path, shown_replica = _expand_known(path, names), _expand_known(replica, names)
         macros = {
             "server_uuid": str(self._defaults.server_uuid),
-            **self._topology().macros,
             **of_database,
+            **self._topology().macros,
         }
         if is_uuid_given:
             macros["uuid"] = str(uuid)
