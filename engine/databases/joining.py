@@ -4,7 +4,8 @@ Safety argument. The database is made in one transaction, a replica in one, whic
 that it knows from which entry on it has to follow. After a lost reply the whole is done again: what
 is there with this replica's own value is taken for made. Removing begins with `replicas`, in a transaction
 that raises the root's version, which every further removal checks: one that was cut short is finished by the
-next CREATE, and one that was only slow removes nothing of the database that is made after it.
+next CREATE, and one that was only slow removes nothing of the database that is made after it. Nor does it of
+a replica that is made again: the mark of one that is going raises its node's version, too.
 
 Source: ClickHouse's DatabaseReplicated::createDatabaseNodesInZooKeeper, createReplicaNodesInZooKeeper,
 dropReplica and drop.
@@ -127,8 +128,7 @@ async def remove_replica(keeper: Keeper, paths: DatabasePaths, name: ReplicaName
     """One that is marked as dropped; with the last one goes the database."""
     if await is_there(keeper, paths.root) != MARK:
         return
-    if await is_there(keeper, paths.replica(name)) == DROPPED:
-        await remove_recursive(keeper, paths.replica(name))
+    await _remove_dropped(keeper, paths.replica(name))
     try:
         await keeper.multi([Remove(paths.replicas), SetData(paths.root, MARK)])
     except MultiFailed as failed:
@@ -139,6 +139,16 @@ async def remove_replica(keeper: Keeper, paths: DatabasePaths, name: ReplicaName
     await _remove_rest(keeper, paths)
 
 
+async def _remove_dropped(keeper: Keeper, path: str) -> None:
+    """What a replica that is marked has, and nothing of the one that is made in its place."""
+    try:
+        node = await keeper.get(path)
+    except NoNode:
+        return
+    if node.data == DROPPED:
+        await _remove_of_version(keeper, path, node.stat.version)
+
+
 async def _remove_rest(keeper: Keeper, paths: DatabasePaths) -> None:
     """Of a database without `replicas`. Whoever comes later takes over from whoever is at it."""
     try:
@@ -147,8 +157,12 @@ async def _remove_rest(keeper: Keeper, paths: DatabasePaths) -> None:
         return
     if await keeper.exists(paths.replicas) is not None:
         return  # it is a new one
+    await _remove_of_version(keeper, paths.root, stat.version)
+
+
+async def _remove_of_version(keeper: Keeper, path: str, version: int) -> None:
     try:
-        await remove_recursive(keeper, paths.root, fence=(Check(paths.root, stat.version),))
+        await remove_recursive(keeper, path, fence=(Check(path, version),))
     except MultiFailed as failed:
         if not isinstance(failed.error, BadVersion | NoNode):
             raise
@@ -169,11 +183,16 @@ async def drop_other_replica(
         if if_there:
             return False
         raise SqlError(Code.BAD_ARGUMENTS, f"Replica {name} does not exist (database path: {paths.root})")
-    if await keeper.exists(paths.replica(name, "active")) is not None:
+    active = paths.replica(name, "active")
+    try:
+        # That it can be made tells that there is none at the moment of the mark.
+        await keeper.multi([Create(active), Remove(active), SetData(paths.replica(name), DROPPED)])
+    except MultiFailed as failed:
+        if not isinstance(failed.error, NodeExists):
+            raise
         raise SqlError(
             Code.BAD_ARGUMENTS, f"Replica {name} is active, cannot drop it (database path: {paths.root})"
-        )
-    await keeper.set(paths.replica(name), DROPPED)
+        ) from None
     if me is not None:
         await enqueue_empty(keeper, env, paths, me)
     await remove_replica(keeper, paths, name)
