@@ -202,37 +202,95 @@ def test_what_every_host_runs_is_not_judged_either_before_it_can_look() -> None:
     run(main, "a")
 
 
+def before(attempt: Attempt) -> Fingerprint:
+    """What host a saw when it began: two partitions."""
+    found = Fingerprint.from_text(attempt.digest_before)
+    assert found is not None and len(found.blocks or ()) == 2
+    return found
+
+
+ONE_IS_LEFT = (Blocks("2", 0, 0),)
+OTHERS_ARE_THERE = (Blocks("3", 0, 0),)
+
+
+async def killed_attempt(bench: Bench) -> tuple[str, str, Attempt]:
+    """Host a was killed before it dropped anything: the entry, and its attempt with its path."""
+    entry = await killed_in_the_middle(bench, after_effect=False)
+    path = PATHS.shard(entry, SHARD, "attempt")
+    attempt = Attempt.from_bytes((await (await bench.keeper()).get(path)).data)
+    assert attempt is not None
+    return entry, path, attempt
+
+
+def sees(bench: Bench, name: str, view: Fingerprint) -> None:
+    async def digest(statement: Statement, database: str) -> str:
+        return view.to_text()
+
+    bench.executors[name].definition_digest = digest  # type: ignore[method-assign]
+
+
 @pytest.mark.parametrize(
-    ("change", "expected"),
+    ("change", "is_judged"),
     [
-        (lambda attempt: replace(attempt, effect=Effect.NOT_RECORDED), Code.UNFINISHED),
-        (lambda attempt: replace(attempt, number=attempt.number - 1), Code.UNFINISHED),
-        (lambda attempt: attempt, None),
+        (lambda attempt: replace(attempt, effect=Effect.NOT_RECORDED), True),
+        (lambda attempt: replace(attempt, number=attempt.number - 1), True),
+        (lambda attempt: attempt, False),
     ],
     ids=["an older version's", "a server's that counted on", "our own"],
 )
 def test_an_attempt_that_records_nothing_is_judged_by_fingerprints(
-    change: Callable[[Attempt], Attempt], expected: Code | None
+    change: Callable[[Attempt], Attempt], is_judged: bool
 ) -> None:
     async def main(bench: Bench) -> None:
-        entry = await killed_in_the_middle(bench, after_effect=False)
-        keeper = await bench.keeper()
-        path = PATHS.shard(entry, SHARD, "attempt")
-        attempt = Attempt.from_bytes((await keeper.get(path)).data)
-        assert attempt is not None
-        await keeper.set(path, change(attempt).to_bytes())
+        entry, path, attempt = await killed_attempt(bench)
+        await (await bench.keeper()).set(path, change(attempt).to_bytes())
         bench.start("b")
-        bench.executors["b"].definition_digest = _one_partition  # type: ignore[method-assign]
+        sees(bench, "b", replace(before(attempt), blocks=ONE_IS_LEFT))
         status = await outcome(bench, entry, "b")
-        assert status is not None and status.code == (expected or 0)
-        assert await effects(bench, entry) == (expected is None)
+        assert status is not None and status.code == (Code.UNFINISHED if is_judged else 0)
+        assert ("a:9000 began this" in status.message) == is_judged
+        assert await effects(bench, entry) == (not is_judged)
 
     run(main)
 
 
-async def _one_partition(statement: Statement, database: str) -> str:
-    blocks = (Blocks("2", 0, 0),)
-    return Fingerprint(objects=(("table d.t", "x"),), blocks=blocks, is_shared=True).to_text()
+@pytest.mark.parametrize(
+    ("now", "executed_by", "effect"),
+    [
+        (lambda view: view, "b", 1),
+        (lambda view: replace(view, blocks=OTHERS_ARE_THERE), "a", 0),
+        (lambda view: replace(view, is_shared=False), None, 0),
+    ],
+    ids=["the same is there", "nothing of it is there", "what one replica sees says nothing of another"],
+)
+def test_fingerprints_that_replicas_share_tell_what_became_of_another_replicas_attempt(
+    now: Callable[[Fingerprint], Fingerprint], executed_by: str | None, effect: int
+) -> None:
+    async def main(bench: Bench) -> None:
+        entry, path, attempt = await killed_attempt(bench)
+        await (await bench.keeper()).set(path, replace(attempt, effect=Effect.NOT_RECORDED).to_bytes())
+        bench.start("b")
+        sees(bench, "b", now(before(attempt)))
+        status = await outcome(bench, entry, "b")
+        assert status is not None and status.is_success == (executed_by is not None)
+        assert ("a:9000 began this" in status.message) == (executed_by is None)
+        assert await effects(bench, entry) == effect
+        [shard] = (await (await bench.client()).status(entry)).shards
+        assert shard.executed_by == host(executed_by or "b")
+
+    run(main)
+
+
+def test_a_record_of_an_attempt_that_nobody_can_read_does_not_hold_the_shard_up() -> None:
+    async def main(bench: Bench) -> None:
+        entry, path, attempt = await killed_attempt(bench)
+        await (await bench.keeper()).set(path, b"\xff")
+        bench.start("b")
+        sees(bench, "b", before(attempt))
+        assert await outcome(bench, entry, "b") == SUCCESS
+        assert await effects(bench, entry) == 1
+
+    run(main)
 
 
 # --- the fence --------------------------------------------------------------------------------------------

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from engine.config.model import Cluster, Replica, Shard, Topology
 from engine.ddl.entry import DDLLogEntry
 from engine.ddl.identity import FixedResolver
 from engine.ddl.outcome import HostState
+from engine.ddl.shards import ShardExecution
 from engine.ddl.status import ExecutionStatus
 from engine.errors import OnclusterError
 from engine.keeper.base import Create, CreateMode, Keeper, Node
@@ -125,6 +128,30 @@ def test_a_foreign_replica_that_executed_is_believed() -> None:
         await bench.env.sleep(1)
         assert await status_on(bench, entry, "a") == ExecutionStatus()
         assert bench.executors["a"].executed == []
+
+    run(main)
+
+
+def test_what_a_foreign_replica_executed_between_a_look_and_the_lock_is_not_executed_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """1. a sees neither `executed` nor a lock. 2. A server that leaves no `attempt` takes the lock, executes
+    and gives it back. 3. a takes the lock."""
+
+    async def main(bench: Bench) -> None:
+        entry, other = await begun_by_a_foreign_server(bench, tries_to_execute=b"0")
+        acquire, executed = ShardExecution._acquire, PATHS.shard(entry, "a:9000,b:9000", "executed")
+
+        async def acquire_late(self: ShardExecution) -> bool:
+            await other.create(executed, b"b:9000")
+            return await acquire(self)
+
+        monkeypatch.setattr(ShardExecution, "_acquire", acquire_late)
+        bench.start("a")
+        await bench.env.sleep(5)
+        assert await status_on(bench, entry, "a") == ExecutionStatus()
+        assert bench.executors["a"].executed == []
+        assert await other.exists(PATHS.shard(entry, "a:9000,b:9000", "lock")) is None
 
     run(main)
 
