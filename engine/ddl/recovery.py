@@ -34,7 +34,7 @@ import itertools
 from engine.ddl.executor import Blocks, Fingerprint
 from engine.ddl.status import ExecutionStatus
 from engine.errors import Code
-from engine.sql import AlterCommand, Statement, StatementKind, TokenKind, mentions_as, tokenize
+from engine.sql import AlterCommand, Statement, StatementKind, mentions_as, tokenize
 
 _K = StatementKind
 _A = AlterCommand
@@ -182,7 +182,7 @@ def _is_filled_on_creation(statement: Statement, sql: str) -> bool:
     """CREATE TABLE … AS SELECT, CREATE TABLE … CLONE AS, or a view with POPULATE."""
     if statement.kind not in (_K.CREATE_TABLE, _K.CREATE_MATERIALIZED_VIEW):
         return False
-    words = [t.text.upper() for t in tokenize(sql) if t.is_significant and t.kind is not TokenKind.STRING]
+    words = [t.text.upper() for t in tokenize(sql) if t.is_significant]  # a string's has its quotes
     if statement.kind is _K.CREATE_MATERIALIZED_VIEW:
         return "POPULATE" in words
     if "EMPTY" in words:

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.ddl.attempt import Attempt, Effect, Fence
-from engine.ddl.executor import Blocks, Execution, Fingerprint
+from engine.ddl.executor import Blocks, Execution, FenceLost, Fingerprint
 from engine.ddl.status import SUCCESS, ExecutionStatus
 from engine.errors import Code, NoNode, SqlError
 from engine.keeper.base import Check, SetData
@@ -142,6 +142,43 @@ def test_an_effect_that_comes_between_the_successors_look_and_its_attempt_is_see
         assert await outcome(bench, entry, "b") == SUCCESS
         assert marks == [entry]
         assert executor.executed.count(entry) == 0
+
+    run(main)
+
+
+def test_a_replica_that_was_paused_finds_its_fence_gone_and_changes_nothing() -> None:
+    """1. a has begun its attempt and is paused. 2. Its session ends. 3. b makes an attempt of its own, and
+    executes. 4. a goes on."""
+
+    async def main(bench: Bench) -> None:
+        bench.start("a", "b")
+        await bench.ddl(REPLICATED, "t1")
+        await bench.stop("b")
+        executor = bench.executors["a"]
+        original, arrived, goes_on = executor.execute_fenced, asyncio.Event(), asyncio.Event()
+        ended: list[str] = []
+
+        async def execute_fenced(execution: Execution, *, fence: Fence) -> None:
+            arrived.set()
+            await goes_on.wait()
+            try:
+                await original(execution, fence=fence)
+            except FenceLost:
+                ended.append("fence lost")
+                raise
+
+        executor.execute_fenced = execute_fenced  # type: ignore[method-assign]
+        entry = (await bench.submit(DROP, "t2")).entry
+        await arrived.wait()
+        for session_id in bench.server.session_ids("a"):
+            bench.server.expire_session(session_id)
+        bench.start("b")
+        assert await outcome(bench, entry, "b") == SUCCESS
+        assert await effects(bench, entry) == 1
+        goes_on.set()
+        assert await outcome(bench, entry, "a") == SUCCESS
+        assert ended == ["fence lost"]
+        assert await effects(bench, entry) == 1
 
     run(main)
 

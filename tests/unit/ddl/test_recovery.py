@@ -52,6 +52,11 @@ def step(sql: str, before: Fingerprint | None, now: Fingerprint | None) -> NextS
         ("ALTER TABLE d.t REPLACE PARTITION 1 FROM d.s", Family.REPLACEMENT),
         ("ALTER TABLE d.t ATTACH PARTITION 1 FROM d.s", Family.REPLACEMENT),
         ("ALTER TABLE d.t DROP PARTITION 1, ADD COLUMN b Int8", Family.OPAQUE),
+        ("ALTER TABLE d.t ATTACH PARTITION 1", Family.OPAQUE),
+        ("ALTER TABLE d.t ATTACH PARTITION 1, ADD COLUMN b Int8", Family.OPAQUE),
+        ("ALTER TABLE d.t FETCH PARTITION 1 FROM '/t'", Family.OPAQUE),
+        ("ALTER TABLE d.t CLEAR COLUMN a IN PARTITION 1", Family.MUTATION),
+        ("ALTER TABLE d.t FREEZE", Family.REPEATABLE),
         ("ALTER TABLE d.t MODIFY SETTING max_parts_to_merge_at_once = 1", Family.REPEATABLE),
         ("TRUNCATE TABLE d.t", Family.REMOVAL),
         ("DELETE FROM d.t WHERE a = 1", Family.MUTATION),
@@ -130,6 +135,19 @@ def test_detaching_is_seen_by_what_is_attached() -> None:
     assert step("DETACH TABLE d.t", before, before) is NextStep.EXECUTE
 
 
+def test_an_index_is_seen_by_its_tables_definition() -> None:
+    for sql in ("CREATE INDEX i ON d.t (a) TYPE minmax", "DROP INDEX i ON d.t"):
+        assert step(sql, PRESENT, ALTERED) is NextStep.REPORT_DONE
+        assert step(sql, PRESENT, PRESENT) is NextStep.EXECUTE
+
+
+def test_fingerprints_of_other_objects_tell_nothing() -> None:
+    other = Fingerprint(objects=(("d.other", ""),))
+    for now in (other, Fingerprint()):
+        assert step("DROP TABLE d.t", PRESENT, now) is NextStep.REPORT_UNKNOWN
+        assert step("DROP TABLE d.t", now, ABSENT) is NextStep.REPORT_UNKNOWN
+
+
 def test_a_table_that_was_being_filled_may_lack_rows() -> None:
     sql = "CREATE TABLE d.t ENGINE = Memory AS SELECT 1 AS a"
     assert step(sql, ABSENT, PRESENT) is NextStep.REPORT_UNKNOWN
@@ -201,6 +219,12 @@ def test_a_truncation_is_seen_by_the_blocks_that_are_covered(
     assert step(TRUNCATE, before, now) is expected
 
 
+def test_what_is_left_in_other_partitions_and_in_older_blocks_was_not_to_go() -> None:
+    elsewhere = blocks((1, 1), partition="q")
+    assert step("ALTER TABLE d.t DROP PARTITION 'p'", blocks((1, 1)), elsewhere) is NextStep.REPORT_DONE
+    assert step("ALTER TABLE d.t DROP PART 'p_5_5_0'", blocks((5, 5)), blocks((1, 2))) is NextStep.REPORT_DONE
+
+
 def test_a_replaced_partition_with_unexplained_rows_is_unknown() -> None:
     sql = "ALTER TABLE d.t REPLACE PARTITION 1 FROM d.s"
     assert step(sql, blocks((1, 1)), blocks((5, 5))) is NextStep.REPORT_DONE
@@ -223,12 +247,40 @@ def test_a_replaced_partition_with_unexplained_rows_is_unknown() -> None:
         ("TRUNCATE TABLE d.t", NextStep.REPORT_UNKNOWN),
         ("ALTER TABLE d.t UPDATE a = 1 WHERE 1", NextStep.REPORT_UNKNOWN),
         ("BACKUP TABLE d.t TO Disk('b', 'x')", NextStep.REPORT_UNKNOWN),
+        ("CREATE VIEW IF NOT EXISTS d.v AS SELECT 1", NextStep.EXECUTE),
+        ("CREATE TABLE IF NOT EXISTS d.t ENGINE = Memory AS SELECT 1 AS a", NextStep.REPORT_UNKNOWN),
+        ("CREATE MATERIALIZED VIEW IF NOT EXISTS d.v ENGINE = Memory AS SELECT 1", NextStep.REPORT_UNKNOWN),
+        ("TRUNCATE TABLE IF EXISTS d.t", NextStep.REPORT_UNKNOWN),
+        ("KILL MUTATION WHERE 1", NextStep.REPORT_UNKNOWN),
         ("SYSTEM SHUTDOWN", NextStep.REPORT_DONE),
         ("KILL QUERY WHERE 1", NextStep.REPORT_DONE),
     ],
 )
 def test_without_fingerprints_only_what_is_harmless_runs_again(sql: str, expected: NextStep) -> None:
     assert step(sql, None, None) is expected
+    looked_at = Fingerprint(objects=(("d.t", "v1"),), mutations=("1",), blocks=(Blocks("p", 1, 1),))
+    assert step(sql, looked_at, None) is expected, "the host cannot look now"
+    assert step(sql, None, looked_at) is expected, "it could not look then"
+
+
+@pytest.mark.parametrize(
+    ("sql", "looked_at"),
+    [
+        ("ALTER TABLE d.t UPDATE a = 1 WHERE 1", mutations("1")),
+        ("KILL MUTATION WHERE 1", mutations("1")),
+        (TRUNCATE, blocks((1, 1))),
+    ],
+)
+def test_what_was_not_looked_at_both_times_tells_nothing(sql: str, looked_at: Fingerprint) -> None:
+    assert step(sql, PRESENT, looked_at) is NextStep.REPORT_UNKNOWN
+    assert step(sql, looked_at, PRESENT) is NextStep.REPORT_UNKNOWN
+
+
+def test_of_a_statement_that_nobody_knows_nothing_can_be_seen() -> None:
+    backup = "BACKUP TABLE d.t TO Disk('b', 'x')"
+    assert step(backup, PRESENT, PRESENT) is NextStep.REPORT_UNKNOWN
+    assert step("ALTER TABLE d.t ATTACH PARTITION 1", PRESENT, PRESENT) is NextStep.REPORT_UNKNOWN
+    assert step("OPTIMIZE TABLE d.t", PRESENT, PRESENT) is NextStep.EXECUTE
 
 
 def test_the_honest_status_names_what_to_check() -> None:
@@ -240,6 +292,9 @@ def test_the_honest_status_names_what_to_check() -> None:
 def test_a_digest_of_no_known_form_stands_for_the_definition() -> None:
     old, new = Fingerprint.from_text("abc"), Fingerprint.from_text("abd")
     assert effect_since(Family.DEFINITION, old, new) is Effect.HAPPENED
+    for sql in ("CREATE TABLE d.t (a Int8)", "DROP TABLE d.t"):
+        assert step(sql, old, new) is NextStep.REPORT_DONE
+        assert step(sql, old, old) is NextStep.EXECUTE
     assert effect_since(Family.MUTATION, old, new) is Effect.HAPPENED
     assert effect_since(Family.REMOVAL, old, new) is Effect.UNKNOWN
     assert effect_since(Family.REMOVAL, old, old) is Effect.NOT_YET
