@@ -86,7 +86,6 @@ class Submission:
     hosts: tuple[HostId, ...]
     outcome: SubmitOutcome
     is_gone: bool = False
-    czxid: int = 0
 
 
 class DDLQueueClient:
@@ -157,8 +156,6 @@ class DDLQueueClient:
                     raise
                 await self._create_roots(keeper)
             else:
-                if guess is None:
-                    return made, _Placed.ENTRY_ONLY
                 return made, _Placed.WHOLE if guess == made else _Placed.ENTRY_ONLY
         raise Corrupt(f"The queue {self._paths.root} vanishes while it is being made")
 
@@ -186,17 +183,16 @@ class DDLQueueClient:
             entry, recorded_hosts = _decode_token(node.data)
             czxid = node.stat.czxid
             found = await self._read_entry(keeper, entry, czxid) if entry else None
+            is_named = found is not None
             if found is None:
                 entry = await self._true_name(keeper, entry, czxid)
                 found = await self._read_entry(keeper, entry, czxid) if entry else None
-                if found is not None:
-                    await self._remember(keeper, token, entry, ())
             if found is None:
-                return Submission(
-                    entry, token, recorded_hosts, SubmitOutcome.ATTACHED, is_gone=True, czxid=czxid
-                )
+                return Submission(entry, token, recorded_hosts, SubmitOutcome.ATTACHED, is_gone=True)
             hosts = DDLLogEntry.from_bytes(found.data, where=entry).hosts
-            return Submission(entry, token, hosts, SubmitOutcome.ATTACHED, czxid=czxid)
+            if not is_named:
+                await self._remember(keeper, token, entry, hosts)
+            return Submission(entry, token, hosts, SubmitOutcome.ATTACHED)
 
         return await retrying(self._source, self._env, look)
 

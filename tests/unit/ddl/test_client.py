@@ -18,7 +18,7 @@ from engine.errors import MalformedEntry, Refused, SessionExpired, SqlError
 from engine.keeper.base import Create, CreateMode, Keeper, Remove, Stat
 from engine.keeper.faults import Direction
 from engine.keeper.memory import MemoryKeeperServer
-from engine.keeper.recipes import SessionHolder, create_ancestors
+from engine.keeper.recipes import SessionHolder, create_ancestors, remove_recursive
 from tests.unit.ddl.support import PATHS, QUEUE, Bench, host, run, topology
 
 CREATE = "CREATE TABLE d.t ON CLUSTER c (a Int8)"
@@ -176,6 +176,82 @@ def test_a_token_whose_entry_was_removed_is_gone_and_not_enqueued_again() -> Non
         assert (again.is_gone, again.outcome, again.entry) == (True, SubmitOutcome.ATTACHED, first.entry)
         assert again.hosts == first.hosts
         assert await (await bench.client()).list() == ()
+
+    run(main)
+
+
+async def _without_a_name(bench: Bench, token: str, data: bytes = b"") -> str:
+    """An entry of whoever ended before the name was in the token, or wrote another one there."""
+    keeper = await bench.keeper()
+    create = Create(PATHS.entry_prefix, bench.prepared(DROP, token).data, SEQUENTIAL)
+    return str((await keeper.multi([Create(PATHS.token(token), data), create]))[1]).rpartition("/")[2]
+
+
+async def _removed(bench: Bench, entry: str, how: str) -> None:
+    if how == "with a record":
+        await DDLCleaner(await bench.keeper(), bench.env, QUEUE).remove_entry(entry)
+    elif how == "without":
+        await remove_recursive(await bench.keeper(), PATHS.entry(entry))
+
+
+@pytest.mark.parametrize("ours", ["stays", "with a record", "without"])
+@pytest.mark.parametrize("others", ["stays", "with a record", "without"])
+def test_a_token_that_names_somebody_else_s_entry_never_tells_what_became_of_that(
+    others: str, ours: str
+) -> None:
+    """1. We guessed a name. 2. Another entry got it, and ours the next one. 3. We ended before that was put
+    right. 4. Entries are removed."""
+
+    async def main(bench: Bench) -> None:
+        other = (await bench.submit(CREATE, "t0")).entry
+        wrong = (await (await bench.keeper()).get(PATHS.token("t0"))).data
+        entry = await _without_a_name(bench, "t1", wrong)
+        await _removed(bench, other, others)
+        await _removed(bench, entry, ours)
+        found = await bench.submit(DROP, "t1")
+        assert found.is_gone == (ours != "stays")
+        if ours == "stays":
+            assert found.entry == entry
+        elif others != "without":
+            assert found.entry == "", "nobody knows it any more"
+
+    run(main)
+
+
+@pytest.mark.parametrize("how", ["with a record", "without"])
+def test_an_entry_that_was_found_by_its_transaction_is_known_by_its_name_when_it_is_gone(how: str) -> None:
+    async def main(bench: Bench) -> None:
+        await bench.submit(CREATE, "t0")
+        entry = await _without_a_name(bench, "t1")
+        client = await bench.client()
+        found = await client.find("t1")
+        assert found is not None and (found.entry, found.is_gone) == (entry, False)
+        await _removed(bench, entry, how)
+        found = await client.find("t1")
+        assert found is not None and (found.entry, found.is_gone) == (entry, True)
+        assert found.hosts == (host("a"), host("b"))
+
+    run(main)
+
+
+def test_an_entry_that_was_gone_before_anybody_knew_its_name_has_none() -> None:
+    async def main(bench: Bench) -> None:
+        await bench.submit(CREATE, "t0")
+        await _removed(bench, await _without_a_name(bench, "t1"), "without")
+        found = await bench.submit(DROP, "t1")
+        assert (found.entry, found.is_gone) == ("", True)
+
+    run(main)
+
+
+def test_a_token_that_the_server_of_the_session_has_yet_to_hear_of_is_found() -> None:
+    async def main(bench: Bench) -> None:
+        await bench.submit(CREATE, "earlier")
+        keeper = await bench.keeper("initiator")
+        bench.server.stale_reads(keeper.session_id)
+        submission = await bench.submit(DROP, "t")
+        found = await DDLQueueClient(keeper, bench.env, PATHS).find("t")
+        assert found is not None and (found.entry, found.is_gone) == (submission.entry, False)
 
     run(main)
 
