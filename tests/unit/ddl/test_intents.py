@@ -91,6 +91,26 @@ async def test_a_file_that_is_no_database_is_refused_with_what_to_do(tmp_path: P
     assert "i.db" in str(refusal.value) and refusal.value.hint
 
 
+async def test_a_disk_that_does_not_let_the_record_be_opened_is_no_broken_record(tmp_path: Path) -> None:
+    """Nobody is told to move a record away that is as it should be."""
+    (tmp_path / "i.db").mkdir()
+    with pytest.raises(Unavailable) as refusal:
+        SqliteIntentStore(tmp_path / "i.db")
+    assert "disk" in str(refusal.value.hint)
+
+
+async def test_an_outcome_that_can_wait_is_written_although_nothing_else_is(tmp_path: Path) -> None:
+    store = SqliteIntentStore(tmp_path / "i.db")
+    await store.begin(INTENT)
+    with sqlite3.connect(tmp_path / "i.db") as other:
+        for code in (57, 60):
+            store.finish_soon(KEY, ExecutionStatus(code, "x"))
+            async with asyncio.timeout(60):
+                while other.execute("SELECT code FROM intent").fetchall() != [(code,)]:
+                    await asyncio.sleep(0.01)
+    await store.close()
+
+
 async def test_an_outcome_that_a_failed_write_took_along_is_written_by_the_next(tmp_path: Path) -> None:
     """1. An outcome waits to be written. 2. The record cannot be written: `begin` fails. 3. It can again."""
     store = SqliteIntentStore(tmp_path / "i.db")
