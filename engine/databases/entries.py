@@ -5,7 +5,8 @@ Safety argument. For each entry the replica waits until its initiator has commit
 between effect and record leaves a digest that does not fit; the next start recognises the effect
 (`unrecorded`), or compares every definition with Keeper's (`comparison`). What was carried out and could not
 be recorded, because the connection or the session was lost, is recorded later and not carried out again: a
-second EXCHANGE would undo the first, and a second TRUNCATE take rows that came since.
+second EXCHANGE would undo the first, and a second TRUNCATE take rows that came since. An entry that is not
+committed is passed over, but not where the log may have forgotten that it was: all definitions are compared.
 
 The initiator's own entries are carried out in the client's task (`initiator`), whose end is waited for here.
 
@@ -21,6 +22,7 @@ from functools import partial
 
 from engine.databases.cluster import is_there
 from engine.databases.digest import LOST_DIGEST, digest_of
+from engine.databases.entry_cleanup import may_be_removed
 from engine.databases.progress import Progress
 from engine.databases.replica import DatabaseReplica
 from engine.databases.shard_turn import ShardTurn
@@ -55,7 +57,8 @@ class EntryExecutor:
         """An entry that this process has carried out and not recorded; 0: there is none."""
 
     async def process(self, keeper: Keeper, number: int) -> bool:
-        """Returns when the replica is done with the entry: whether the cluster is another one now."""
+        """Returns when the replica is done with the entry: whether the cluster is another one now. Not done
+        where `progress.restarts`: it may have been committed, and the log has forgotten it."""
         replica, progress = self._replica, self._progress
         progress.current = number
         progress.announce()
@@ -69,6 +72,10 @@ class EntryExecutor:
         committed = await is_there(keeper, replica.paths.entry(number, "committed"))
         data = await is_there(keeper, path)
         if committed is None or data is None:
+            if await may_be_removed(keeper, replica.paths, number):
+                log.warning("databases.forgotten database=%s entry=%d", replica.name, number)
+                progress.restarts = True
+                return False
             log.info("databases.skipped database=%s entry=%d", replica.name, number)
             return False
         try:

@@ -152,6 +152,8 @@ class DatabaseWorker:
                 if progress.is_stopping or progress.restarts:
                     return
                 is_other_cluster |= await self._executor.process(keeper, number)
+                if progress.restarts:
+                    return
                 self._errors = ("", 0)
                 progress.pointer = max(progress.pointer, number)
                 progress.announce()

@@ -57,6 +57,64 @@ def test_a_replica_held_up_for_longer_than_the_log_is_kept_does_not_pass_over_wh
     run_simulation(1, main)
 
 
+@pytest.mark.parametrize("removal", ["done", "begun"])
+def test_what_the_log_forgets_while_a_replica_is_at_an_earlier_entry_is_not_passed_over(removal: str) -> None:
+    """1. A replica is at one of several entries that it has seen. 2. The log forgets the next one. 3. It goes
+    on, and is not so far behind that the listing after that would tell."""
+
+    async def main(env: SimulationEnv) -> None:
+        server = MemoryKeeperServer(env)
+        healthy, slow = (Replica(name, env.fork(), server) for name in ("r1", "r2"))
+        for replica in (healthy, slow):
+            replica.start(None)
+            await asyncio.sleep(5.0)
+        keeper = await server.factory(client="checker")()
+        await keeper.set(PATHS.logs_to_keep, b"3")
+        assert slow.schema is not None and slow.database is not None and healthy.database is not None
+        execute, at, goes_on = slow.schema.execute, asyncio.Queue[str](), asyncio.Queue[None]()
+
+        async def is_held_up(number: int, query: str, settings: Mapping[str, str], fence: Fence) -> None:
+            at.put_nowait(query)
+            await goes_on.get()
+            await execute(number, query, settings, fence)
+
+        async def known_when_synced(database: ReplicatedDatabase) -> list[str]:
+            await database.sync(strict=False, timeout_s=600)
+            return list(slow.disk.texts)
+
+        slow.schema.execute = is_held_up  # type: ignore[method-assign]
+        assert await healthy.submit("CREATE t0 text0") == "ok"
+        assert await at.get() == "CREATE t0 text0"
+        for number in (1, 2):
+            assert await healthy.submit(f"CREATE t{number} text{number}") == "ok"
+        waiting = asyncio.ensure_future(known_when_synced(slow.database))
+        assert await healthy.submit("CREATE t3 text3") == "ok"
+        goes_on.put_nowait(None)
+        assert await at.get() == "CREATE t1 text1"
+        for number in (4, 5, 6):
+            assert await healthy.submit(f"CREATE t{number} text{number}") == "ok"
+        if removal == "done":
+            assert await clean_log(keeper, PATHS)
+        else:
+            [entry] = [
+                path
+                for name in (await keeper.children(PATHS.log)).names
+                if b"CREATE t2 " in (await keeper.get(path := f"{PATHS.log}/{name}")).data
+            ]
+            await keeper.remove(f"{entry}/active")
+            await keeper.remove(f"{entry}/committed")
+        slow.schema.execute = execute  # type: ignore[method-assign]
+        goes_on.put_nowait(None)
+        assert "t2" in await waiting
+        await asyncio.sleep(120.0)
+        assert slow.disk.texts == healthy.disk.texts
+        for replica in (healthy, slow):
+            assert replica.database is not None and not replica.database.readonly_reason
+            await replica.database.stop(grace_s=1)
+
+    run_simulation(1, main)
+
+
 @pytest.mark.parametrize(
     ("code", "attempts"), [(Code.NOT_ENOUGH_SPACE, 3), (Code.TABLE_NOT_EMPTY, 1), (None, 12)]
 )
