@@ -131,6 +131,59 @@ def test_a_run_of_several_processes_re_enters_its_lock_and_keeps_its_fence(tmp_p
     in_world(tmp_path, scenario)
 
 
+def test_a_run_that_is_one_process_is_not_entered_by_another_of_its_name(tmp_path: Path) -> None:
+    """A command that is given twice at once, with one `--run-id`."""
+
+    async def scenario(world: World) -> None:
+        a, b = await world.server.connect(client="a"), await world.server.connect(client="b")
+        first = await lock.acquire(a, BASE, claim(world, "r"), env=world.env)
+        for binding in Binding:
+            with pytest.raises(Busy, match="holder of r"):
+                await lock.acquire(b, BASE, claim(world, "r", binding), env=world.env)
+        await lock.verify(a, first)
+
+    in_world(tmp_path, scenario)
+
+
+def test_a_run_that_re_enters_its_lock_has_all_its_time_again(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        a, b = await world.server.connect(client="a"), await world.server.connect(client="b")
+        for _ in range(2):
+            await lock.acquire(a, BASE, claim(world, "a", Binding.TTL), env=world.env)
+            await world.env.sleep(250)
+        with pytest.raises(Busy, match="holder of a"):
+            await lock.acquire(b, BASE, claim(world, "b", Binding.TTL), env=world.env)
+
+    in_world(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("binding", Binding)
+def test_a_lock_that_was_given_back_is_anybody_s_at_once(tmp_path: Path, binding: Binding) -> None:
+    async def scenario(world: World) -> None:
+        keeper = await world.server.connect()
+        first = await lock.acquire(keeper, BASE, claim(world, "a", binding), env=world.env)
+        await lock.release(keeper, first)
+        assert not [name for name in (await keeper.children(BASE)).names if name.startswith("alive")]
+        assert await lock.look_for_run(keeper, BASE) is None
+        began_s = world.env.monotonic_s()
+        second = await lock.acquire(keeper, BASE, claim(world, "b", binding), env=world.env)
+        assert (second.fence, world.env.monotonic_s()) == (first.fence + 1, began_s)
+
+    in_world(tmp_path, scenario)
+
+
+def test_a_lost_lock_is_known_also_behind_a_server_that_lags(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        a, b = await world.server.connect(client="a"), await world.server.connect(client="b")
+        lease = await lock.acquire(a, BASE, claim(world, "a", Binding.TTL), env=world.env)
+        world.server.stale_reads(a.session_id)
+        assert await lock.break_lease(b, BASE) is not None
+        with pytest.raises(StaleFence):
+            await lock.verify(a, lease)
+
+    in_world(tmp_path, scenario)
+
+
 def test_a_run_that_went_on_in_another_keeper_takes_its_lock_anew_when_it_is_back(tmp_path: Path) -> None:
     """Airflow's connection named a wrong Keeper for a while; tasks of the run were cleared then and now."""
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 
@@ -11,11 +12,13 @@ from engine.databases import (
     Commit,
     DatabaseSettings,
     ReplicaName,
+    ReplicatedDatabase,
 )
 from engine.databases.digest import digest_of, hash_of
 from engine.databases.entry_cleanup import clean_log
 from engine.ddl.attempt import Fence
 from engine.errors import Code, SqlError
+from engine.keeper.base import Op, OpResult
 from engine.keeper.memory import MemoryKeeperServer
 from engine.keeper.recipes import remove_recursive
 from engine.keeper.session import RequestKind
@@ -228,7 +231,7 @@ def test_an_effect_that_could_not_be_undone_is_taken_back_in_the_same_session() 
     run_simulation(1, main)
 
 
-@pytest.mark.parametrize("day", ["good", "lost connection", "later entry"])
+@pytest.mark.parametrize("day", ["good", "lost connection", "later entry", "later entry, at the last moment"])
 def test_a_definition_that_was_planned_wrong_is_put_right_and_nobody_s_rows_go_aside(day: str) -> None:
     """What the initiator commits beforehand is planned; what it then has is what all have."""
 
@@ -250,7 +253,19 @@ def test_a_definition_that_was_planned_wrong_is_put_right_and_nobody_s_rows_go_a
                     server.lose_next_request(session_id, kind=RequestKind.MULTI)
             if day == "later entry":
                 assert await second.submit("ALTER a later") == "ok"
+            if day == "later entry, at the last moment":
+                session.multi = overtaken
             first.disk.texts["a"] = "real"
+
+        assert first.holder is not None
+        session: Any = await first.holder.get()
+        multi = session.multi
+
+        async def overtaken(ops: Sequence[Op]) -> list[OpResult]:
+            session.multi = multi
+            assert await second.submit("ALTER a later") == "ok"
+            result: list[OpResult] = await multi(ops)
+            return result
 
         first.schema.as_initiator = plans_wrong  # type: ignore[method-assign]
         assert await first.submit("CREATE a real") == "ok"
@@ -258,7 +273,7 @@ def test_a_definition_that_was_planned_wrong_is_put_right_and_nobody_s_rows_go_a
         third.start(None)
         server.expire_session(session_ids[0])
         await asyncio.sleep(120.0)
-        expected = {"a": "later" if day == "later entry" else "real"}
+        expected = {"a": "later" if day.startswith("later entry") else "real"}
         keeper = await server.factory(client="checker")()
         assert (await keeper.get(PATHS.table("a"))).data.decode() == expected["a"]
         for replica in (first, second, third):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -250,6 +250,31 @@ async def test_less_than_two_simple_ones_at_the_front_are_no_series(
     runner: StatementRunner, statements: list[str]
 ) -> None:
     assert await runner.start_series(_tasks(*statements)) is None
+
+
+async def test_what_cannot_be_looked_at_is_the_last_that_its_series_runs(
+    runner: StatementRunner, executor: ChdbExecutor, intents: SqliteIntentStore
+) -> None:
+    """After a crash nobody could tell whether it happened: its outcome does not wait for a later intent."""
+    execute_series = executor.execute_series
+
+    async def blindly(steps: Steps, settings: Mapping[str, str]) -> None:
+        class Blind:
+            take, done = steps.take, steps.done
+
+            def record(self, digests: Sequence[str]) -> None:
+                steps.record([""] * len(digests))
+
+        await execute_series(Blind(), settings)
+
+    executor.execute_series = blindly  # type: ignore[method-assign]
+    tasks = _tasks(_create("x"), _create("y"))
+
+    assert await _run(runner, tasks) == [("0", 0)]
+
+    assert await executor.table_engine(TableName("default", "y")) is None
+    recorded = await intents.load(QUEUE)
+    assert [(key.entry, intent.status) for key, intent in recorded.items()] == [(tasks[0].name, SUCCESS)]
 
 
 async def test_what_was_begun_before_takes_no_part(runner: StatementRunner) -> None:
