@@ -184,6 +184,24 @@ def test_a_lost_lock_is_known_also_behind_a_server_that_lags(tmp_path: Path) -> 
     in_world(tmp_path, scenario)
 
 
+@pytest.mark.parametrize("binding", Binding)
+def test_a_lock_that_keeper_has_forgotten_is_lost(tmp_path: Path, binding: Binding) -> None:
+    """Its tree was taken back to an older one, or a person has removed it."""
+
+    async def scenario(world: World) -> None:
+        keeper = await world.server.connect()
+        lease = await lock.acquire(keeper, BASE, claim(world, "a", binding), env=world.env)
+        await keeper.remove(f"{BASE}/lease")
+        for act in (lock.verify, lock.renew, lock.record):
+            with pytest.raises(StaleFence):
+                await act(keeper, lease)
+        await lock.release(keeper, lease)
+        assert await lock.look(keeper, BASE) is None
+        assert await lock.recorded(keeper, BASE) is None
+
+    in_world(tmp_path, scenario)
+
+
 def test_a_run_that_went_on_in_another_keeper_takes_its_lock_anew_when_it_is_back(tmp_path: Path) -> None:
     """Airflow's connection named a wrong Keeper for a while; tasks of the run were cleared then and now."""
 
