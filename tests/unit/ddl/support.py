@@ -154,6 +154,15 @@ class Bench:
         return path.rpartition("/")[2]
 
 
+async def kill(bench: Bench, name: str) -> None:
+    """The process is gone, with all it was about to write; its session goes a moment later."""
+    worker, task = bench.workers[name], bench._tasks.pop(name)
+    doomed = [task, *worker._runner._runs.values()]
+    for each in doomed:
+        each.cancel()
+    await asyncio.gather(*doomed, return_exceptions=True)
+
+
 def _once(factory: Callable[[], Awaitable[Keeper]]) -> Callable[[], Awaitable[Keeper]]:
     opened: list[Keeper] = []
 

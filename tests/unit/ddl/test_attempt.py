@@ -22,7 +22,7 @@ from engine.keeper.base import Check, SetData
 from engine.names import TableName
 from engine.sql import Statement
 from engine.testing.ddl.model import ModelExecutor, replicated_effects
-from tests.unit.ddl.support import PATHS, Bench, host, run
+from tests.unit.ddl.support import PATHS, Bench, host, kill, run
 
 REPLICATED = "CREATE TABLE d.t ON CLUSTER c (a Int8) ENGINE = ReplicatedMergeTree"
 DROP = "ALTER TABLE d.t ON CLUSTER c DROP PARTITION 1"
@@ -56,15 +56,6 @@ def hang(executor: ModelExecutor, *, after_effect: bool) -> asyncio.Event:
 
     executor.execute_fenced = execute_fenced  # type: ignore[method-assign]
     return arrived
-
-
-async def kill(bench: Bench, name: str) -> None:
-    """The process is gone, with all it was about to write; its session goes a moment later."""
-    worker, task = bench.workers[name], bench._tasks.pop(name)
-    doomed = [task, *worker._runner._runs.values()]
-    for each in doomed:
-        each.cancel()
-    await asyncio.gather(*doomed, return_exceptions=True)
 
 
 async def killed_in_the_middle(bench: Bench, *, after_effect: bool) -> str:

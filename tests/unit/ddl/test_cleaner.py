@@ -11,11 +11,12 @@ import pytest
 from engine.ddl import cleaner as cleaner_module
 from engine.ddl.cleaner import CleanReport, DDLCleaner, Reason, Removal
 from engine.ddl.entry import DDLLogEntry
+from engine.ddl.executor import Execution
 from engine.ddl.outcome import HostState
 from engine.errors import Code, NoAuth, SqlError
 from engine.keeper.base import Acl, Create, CreateMode, Keeper, Op, OpResult
 from engine.keeper.recipes import create_ancestors
-from tests.unit.ddl.support import PATHS, QUEUE, Bench, host, run
+from tests.unit.ddl.support import PATHS, QUEUE, Bench, host, kill, run
 
 CREATE = "CREATE TABLE d.t ON CLUSTER c (a Int8)"
 DAY_S = 86_400
@@ -348,11 +349,20 @@ def test_a_worker_that_comes_late_meets_nothing_and_makes_nothing() -> None:
     run(main)
 
 
-def test_a_host_that_executed_an_expired_entry_puts_the_record_right() -> None:
+@pytest.mark.parametrize(
+    ("sql", "state", "code", "effects"),
+    [
+        (CREATE, HostState.DONE, 0, 1),
+        ("CREATE TABLE d.t ON CLUSTER c (a Int8 COMMENT 'FAIL 44')", HostState.FAILED, 44, 0),
+    ],
+)
+def test_a_host_that_executed_an_expired_entry_puts_the_record_right(
+    sql: str, state: HostState, code: int, effects: int
+) -> None:
     async def main(bench: Bench) -> None:
         bench.start("a")
         bench.executors["a"].duration_s = (60.0, 60.0)
-        submission = await bench.submit(CREATE)
+        submission = await bench.submit(sql)
         await bench.env.sleep(5)
         for session in bench.server.session_ids("a"):
             bench.server.expire_session(session)
@@ -361,14 +371,56 @@ def test_a_host_that_executed_an_expired_entry_puts_the_record_right() -> None:
         assert (await cleaner.remove_entry(submission.entry)).expired == (host("a"), host("b"))
         later = await bench.submit(CREATE, "later")
         await bench.env.sleep(120)
-        cleaner = DDLCleaner(
-            await bench.keeper(), bench.env, QUEUE, on_present=bench.workers["a"].forget_intents
-        )
-        await cleaner.clean()
+        await clean_and_forget(bench)
         status = await (await bench.client()).status(submission.entry)
-        assert [o.state for o in status.hosts] == [HostState.DONE, HostState.EXPIRED]
-        assert [effect.entry for effect in bench.databases["a"].effects] == [submission.entry]
+        assert [(o.state, o.code) for o in status.hosts] == [(state, code), (HostState.EXPIRED, 0)]
+        effect_of = [effect.entry for effect in bench.databases["a"].effects]
+        assert effect_of.count(submission.entry) == effects
         assert later.entry != submission.entry
+        assert [key.entry for key in bench.disks["a"].rows] == [later.entry]
+
+    run(main)
+
+
+async def clean_and_forget(bench: Bench) -> None:
+    keeper = await bench.keeper()
+    await DDLCleaner(keeper, bench.env, QUEUE, on_present=bench.workers["a"].forget_intents).clean()
+
+
+@pytest.mark.parametrize(
+    ("has_effect", "state"), [(True, HostState.DONE), (False, HostState.EXPIRED)], ids=["effect", "no effect"]
+)
+def test_a_host_that_was_killed_at_an_expired_entry_finds_out_what_became_of_it(
+    has_effect: bool, state: HostState
+) -> None:
+    """1. It begins. 2. It is killed. 3. The entry is removed. 4. It is back."""
+
+    async def main(bench: Bench) -> None:
+        bench.start("a")
+        executor = bench.executors["a"]
+        original, arrived = executor.execute, asyncio.Event()
+
+        async def execute(execution: Execution) -> None:
+            if has_effect:
+                await original(execution)
+            arrived.set()
+            await asyncio.Event().wait()
+
+        executor.execute = execute  # type: ignore[method-assign]
+        entry = (await bench.submit(CREATE)).entry
+        await arrived.wait()
+        await kill(bench, "a")
+        await bench.env.sleep(20)
+        removed = await DDLCleaner(await bench.keeper(), bench.env, QUEUE).remove_entry(entry)
+        assert removed.removal is Removal.REMOVED
+        later = (await bench.submit("DROP TABLE d.other ON CLUSTER c", "later")).entry
+        bench.start("a")
+        await bench.env.sleep(5)
+        await clean_and_forget(bench)
+        status = await (await bench.client()).status(entry)
+        assert [o.state for o in status.hosts] == [state, HostState.EXPIRED]
+        assert len(bench.databases["a"].effects) == has_effect
+        assert [key.entry for key in bench.disks["a"].rows] == [later]
 
     run(main)
 
