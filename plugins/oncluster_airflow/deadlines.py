@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -21,6 +21,7 @@ from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 from engine.env import SystemEnv
 from engine.errors import OnclusterError
 from engine.migrations.ledger import Ledger
+from engine.migrations.states import LedgerRow
 from oncluster_airflow.channels import Channels, send_over
 from oncluster_airflow.migration_wait import outcome_of
 from oncluster_airflow.notification import Notification
@@ -99,23 +100,26 @@ def _tell(after_s: int, cluster: str, context: Mapping[str, Any]) -> str:
     result = None
     if cluster:
         run: Mapping[str, Any] = context.get("dag_run") or {}
-        result = unfinished_hosts(settings, cluster, str(run.get("dag_run_id", "")))
+        run_id = str(run.get("dag_run_id", ""))
+        result = unfinished_hosts(settings, cluster, lambda row: row.run_id == run_id)
     worked = send_over(
         Channels().open(), late(context, after_s=after_s, result=result, docs_url=settings.docs_url)
     )
     return ", ".join(worked)
 
 
-def unfinished_hosts(settings: Settings, cluster: str, run_id: str) -> WaitResult | None:
-    """The hosts that the run still waits for, by the ledger; None where it cannot say."""
+def unfinished_hosts(
+    settings: Settings, cluster: str, concerns: Callable[[LedgerRow], bool]
+) -> WaitResult | None:
+    """The hosts that are not done, by the rows of the ledger that are meant; None where it cannot say."""
     try:
         rows = [
             row
             for row in Ledger(settings.ledger_url, env=SystemEnv()).rows(cluster)
-            if row.run_id == run_id and not row.state.is_final
+            if not row.state.is_final and concerns(row)
         ]
     except OnclusterError as error:
-        log.warning("deadline.no_hosts run=%s: %s", run_id, error)
+        log.warning("deadline.no_hosts cluster=%s: %s", cluster, error)
         return None
     if not rows:
         return None

@@ -433,6 +433,37 @@ def test_a_wait_that_takes_long_is_told_once_while_it_goes_on_and_not_again_afte
     assert "to be started first: node03:9000" in text and "runbooks/stuck-ddl.md" in text
 
 
+def test_whoever_is_told_of_a_long_wait_hears_of_hosts_that_an_earlier_run_sent_the_statement_to(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A run that begins after the time of another is over attaches to what that one sent."""
+    from engine.migrations.files import Direction
+    from engine.migrations.model import Run, RunRequest, StatementRef, Step
+    from engine.names import HostId
+    from oncluster_airflow.triggers import MigrationStatementTrigger
+    from tests.unit.migrations.ledger_support import write_ledger
+
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    states = {HostId("node01", 9000): "done", HostId("node03", 9000): "inactive"}
+    write_ledger(url, SystemEnv(), states, cluster=CLUSTER)
+    monkeypatch.setenv("ONCLUSTER_LEDGER_URL", url)
+
+    def known(generation: int, statement: int) -> str:
+        step = Step(5, "add_b", Direction.UP, generation, 2)
+        run = Run(RunRequest("the second one", Direction.UP), CLUSTER, (step,))
+        trigger = MigrationStatementTrigger(
+            keeper_conn_id="keeper",
+            cluster=CLUSTER,
+            run=run.to_json(),
+            ref=StatementRef(5, Direction.UP, statement).to_json(),
+            deadline_s=None,
+        )
+        return ", ".join(each.host.readable for each in trigger._known().hosts)
+
+    assert known(generation=1, statement=1) == "node03:9000"
+    assert known(generation=1, statement=2) == known(generation=2, statement=1) == ""
+
+
 def test_a_wait_that_ends_in_time_is_not_told(records: Records, chat: Any) -> None:
     from oncluster_airflow.late_wait import LateWait, told_when_late
 

@@ -18,6 +18,7 @@ from engine.env import Env, SystemEnv
 from engine.errors import ConfigError, Corrupt, Refused
 from engine.keeper.base import Keeper
 from engine.migrations.model import Run, StatementRef
+from engine.migrations.states import LedgerRow
 from oncluster_airflow.cleared import close_again
 from oncluster_airflow.deadlines import unfinished_hosts
 from oncluster_airflow.hooks.keeper import KeeperHook, open_session
@@ -92,10 +93,19 @@ class MigrationStatementTrigger(BaseTrigger):
         return event_of(result, self.log, fails=result.state in FAILING_STATES)
 
     def _known(self) -> WaitResult:
-        found = unfinished_hosts(
-            Settings.from_environment(), self.cluster, Run.from_json(self.run_json).request.run_id
-        )
-        return found or WaitResult(WaitState.TIMEOUT, str(StatementRef.from_json(self.ref_json)))
+        ref = StatementRef.from_json(self.ref_json)
+        step = Run.from_json(self.run_json).step(ref.version)
+
+        def is_waited_for(row: LedgerRow) -> bool:
+            """Whichever run has sent it."""
+            return (row.version, row.direction, row.statement) == (
+                ref.version,
+                ref.direction,
+                ref.statement,
+            ) and (step is None or row.generation == step.generation)
+
+        found = unfinished_hosts(Settings.from_environment(), self.cluster, is_waited_for)
+        return found or WaitResult(WaitState.TIMEOUT, str(ref))
 
     async def _wait(self) -> WaitResult:
         hook, here = KeeperHook(self.keeper_conn_id), asyncio.get_running_loop()
