@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
-from engine.migrations.decide import check_unchanged, is_begun, is_complete, is_finished
+from engine.migrations.decide import (
+    attempts_to_send,
+    check_unchanged,
+    is_begun,
+    is_complete,
+    is_finished,
+)
 from engine.migrations.errors import MigrationRefused
-from engine.migrations.files import Direction
-from engine.migrations.model import Step
-from engine.migrations.states import CellState, MigrationRecord, MigrationState, untouched
+from engine.migrations.files import Direction, Script, ScriptStatement
+from engine.migrations.ledger_writer import Attempt
+from engine.migrations.model import RunRequest, Step
+from engine.migrations.options import Options
+from engine.migrations.selection import Leniency
+from engine.migrations.states import CellState, LedgerRow, MigrationRecord, MigrationState, untouched
+from engine.names import HostId
 from tests.unit.migrations.test_decisions import HOSTS, row
 
 UP, DOWN = Direction.UP, Direction.DOWN
@@ -102,3 +116,128 @@ def test_a_migration_is_complete_when_every_statement_of_the_file_was_sent_and_i
     rows = tuple(row(state, HOSTS[0], statement=number) for number, state in cells)
     found = MigrationRecord(1, "t", UP, 1, MigrationState.RUNNING, 2, "f", rows)
     assert is_complete(found, 2) is complete
+
+
+# --- what is sent -----------------------------------------------------------------------------------------
+
+DONE, FAILED, RUNNING, EXPIRED, ABANDONED, UNKNOWN = (
+    CellState.DONE,
+    CellState.FAILED,
+    CellState.RUNNING,
+    CellState.EXPIRED,
+    CellState.ABANDONED,
+    CellState.UNKNOWN,
+)
+ADD = "ALTER TABLE d.t ADD COLUMN b Int8"
+UPDATE = "ALTER TABLE d.t UPDATE a = a + 1 WHERE 1"
+SHARDS = (HOSTS[:2], HOSTS[2:])
+
+
+def sent(
+    rows: Sequence[LedgerRow] = (),
+    known: Sequence[Attempt] = (),
+    *,
+    sql: str = ADD,
+    retry_failed: bool = False,
+    run_id: str = "now",
+    hosts: Sequence[HostId] = HOSTS,
+) -> list[Attempt]:
+    statement = ScriptStatement(1, 1, sql, Options(), "s")
+    return attempts_to_send(
+        step(UP),
+        Script(Path("1_t.up.sql"), UP, (statement,), Options(), "f"),
+        statement,
+        sql=sql,
+        known=known,
+        rows=rows,
+        hosts=hosts,
+        shards=SHARDS,
+        request=RunRequest(run_id, UP, leniency=Leniency(retry_failed=retry_failed)),
+        ledger_id="ledger",
+        cluster="c",
+    )
+
+
+def stands(first: Attempt, *states: CellState, run_id: str = "earlier") -> list[LedgerRow]:
+    """On the hosts, in their order."""
+    return [
+        replace(row(state, HOSTS[number]), token=first.token, run_id=run_id)
+        for number, state in enumerate(states)
+    ]
+
+
+def test_what_was_never_sent_is_sent_to_all_hosts() -> None:
+    [first] = sent()
+    assert (first.attempt, first.hosts) == (1, HOSTS)
+    [of_another] = sent(known=[replace(first, statement=2)])
+    assert of_another == first, "a statement's number tells it from others"
+
+
+def test_what_is_under_way_is_sent_again_under_its_own_token_and_what_has_ended_is_not() -> None:
+    [first] = sent()
+    assert sent(stands(first, DONE, RUNNING, DONE, FAILED), [first], hosts=HOSTS[:1]) == [first]
+    for ended in ([DONE] * 4, [DONE, FAILED, EXPIRED, DONE]):
+        assert sent(stands(first, *ended), [first]) == []
+
+
+def test_a_failure_is_repeated_once_a_run_where_somebody_asks_and_on_hosts_that_failed() -> None:
+    [first] = sent()
+    rows = stands(first, DONE, FAILED, DONE, EXPIRED)
+    assert sent(rows, [first]) == []
+    [again] = sent(rows, [first], retry_failed=True)
+    assert (again.attempt, again.hosts) == (2, (HOSTS[1], HOSTS[3]))
+    assert again.token != first.token
+    assert sent(rows, [first], retry_failed=True, run_id="earlier") == [], "it is the run's own failure"
+    [third] = sent(rows, [first, again], retry_failed=True, hosts=HOSTS[:2])
+    assert (third.attempt, third.hosts) == (3, (HOSTS[1],)), "one has left the cluster"
+    with pytest.raises(MigrationRefused, match="does not have any more"):
+        sent(rows, [first], retry_failed=True, hosts=HOSTS[:1])
+
+
+@pytest.mark.parametrize(
+    ("sql", "states", "is_refused"),
+    [
+        (UPDATE, (DONE, EXPIRED, DONE, DONE), True),
+        (UPDATE, (DONE, ABANDONED, DONE, DONE), True),
+        ("ALTER TABLE d.t DROP COLUMN b", (DONE, EXPIRED, DONE, DONE), True),
+        ("TRUNCATE TABLE d.t", (DONE, EXPIRED, DONE, DONE), True),
+        (UPDATE, (DONE, FAILED, DONE, DONE), False),
+        (UPDATE, (EXPIRED, EXPIRED, DONE, DONE), False),
+        (ADD, (DONE, EXPIRED, DONE, DONE), False),
+        ("DROP TABLE d.t", (DONE, EXPIRED, DONE, DONE), False),
+        ("CREATE INDEX i ON d.t (a) TYPE minmax", (DONE, EXPIRED, DONE, DONE), False),
+    ],
+)
+def test_what_another_replica_may_have_done_for_the_shard_is_not_repeated(
+    sql: str, states: tuple[CellState, ...], is_refused: bool
+) -> None:
+    [first] = sent(sql=sql)
+    rows = stands(first, *states)
+    if is_refused:
+        with pytest.raises(MigrationRefused, match="of the same shard"):
+            sent(rows, [first], sql=sql, retry_failed=True)
+    else:
+        assert [each.attempt for each in sent(rows, [first], sql=sql, retry_failed=True)] == [2]
+
+
+@pytest.mark.parametrize(
+    ("sql", "state", "is_refused"),
+    [
+        ("DELETE FROM d.t WHERE a = 1", UNKNOWN, True),
+        ("EXCHANGE TABLES d.a AND d.b", UNKNOWN, True),
+        ("EXCHANGE TABLES d.a AND d.b", EXPIRED, False),
+        ("EXCHANGE TABLES d.a AND d.b", FAILED, False),
+        ("CREATE TABLE d.t (a Int8) ENGINE = Memory", UNKNOWN, False),
+        ("DROP TABLE d.t", UNKNOWN, False),
+    ],
+)
+def test_what_a_host_may_have_done_before_the_queue_lost_it_is_not_repeated_where_nobody_would_notice(
+    sql: str, state: CellState, is_refused: bool
+) -> None:
+    [first] = sent(sql=sql)
+    rows = stands(first, state, state, DONE, DONE)
+    if is_refused:
+        with pytest.raises(MigrationRefused, match="would do it twice"):
+            sent(rows, [first], sql=sql, retry_failed=True)
+    else:
+        assert [each.attempt for each in sent(rows, [first], sql=sql, retry_failed=True)] == [2]
