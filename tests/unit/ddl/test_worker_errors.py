@@ -15,7 +15,7 @@ from engine.ddl.executor import Execution
 from engine.ddl.intents import Intent
 from engine.ddl.outcome import HostState
 from engine.ddl.status import ExecutionStatus
-from engine.errors import Code, SqlError, Unavailable
+from engine.errors import Code, Corrupt, SqlError, Unavailable
 from engine.keeper.base import OPEN_ACL, Acl
 from engine.names import TableName, entry_name
 from engine.testing.ddl.process import ModelIntentStore
@@ -151,6 +151,41 @@ def test_what_cannot_be_recorded_as_begun_is_begun_when_it_can(monkeypatch: pyte
         await bench.env.sleep(20)
         assert [await status_on(bench, entry, "a") for entry in entries] == [ExecutionStatus()] * 2
         assert len(bench.databases["a"].effects) == 2
+
+    run(main, "a")
+
+
+def test_a_record_of_what_was_begun_that_is_broken_ends_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it went on with it could do twice."""
+
+    async def main(bench: Bench) -> None:
+        async def begin(self: ModelIntentStore, intent: Intent) -> None:
+            raise Corrupt("The intent record cannot be written: database disk image is malformed.")
+
+        monkeypatch.setattr(ModelIntentStore, "begin", begin)
+        bench.start("a")
+        worker = bench._tasks.pop("a")
+        entry = (await bench.submit(CREATE)).entry
+        with pytest.raises(Corrupt, match="malformed"):
+            await worker
+        keeper = await bench.keeper()
+        assert await status_on(bench, entry, "a") is None
+        assert (await keeper.children(PATHS.active(entry))).names == (), "others see that it is not at it"
+        assert bench.databases["a"].effects == []
+
+    run(main, "a")
+
+
+def test_a_worker_whose_session_ends_goes_on_in_another_one_at_once() -> None:
+    async def main(bench: Bench) -> None:
+        bench.start("a")
+        await bench.env.sleep(5)
+        for number in range(5):
+            for session_id in bench.server.session_ids("a"):
+                bench.server.expire_session(session_id)
+            entry = (await bench.submit(f"DROP TABLE d.t{number} ON CLUSTER c", f"t{number}")).entry
+            await bench.env.sleep(1)
+            assert await status_on(bench, entry, "a") is not None
 
     run(main, "a")
 
