@@ -308,6 +308,22 @@ def test_a_dry_run_says_what_would_go_and_removes_nothing() -> None:
     run(main)
 
 
+def test_a_dry_run_forgets_nothing_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main(bench: Bench) -> None:
+        entry = (await bench.submit(CREATE)).entry
+        keeper = await bench.keeper()
+        await DDLCleaner(keeper, bench.env, QUEUE).remove_entry(entry)
+        monkeypatch.setattr(cleaner_module, "OUTCOMES_KEPT", 0)
+
+        async def on_present(keeper: Keeper, present: frozenset[str]) -> None:
+            raise AssertionError("a worker would drop what it has begun")
+
+        await DDLCleaner(keeper, bench.env, QUEUE, on_present=on_present).clean(dry_run=True)
+        assert (await keeper.children(PATHS.outcomes_root)).names == (entry,)
+
+    run(main)
+
+
 def test_an_entry_that_a_person_names_goes_unless_it_is_active() -> None:
     async def main(bench: Bench) -> None:
         await submit(bench, 2)

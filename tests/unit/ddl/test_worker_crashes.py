@@ -14,6 +14,7 @@ from engine.ddl.intents import Intent, IntentKey
 from engine.ddl.status import ExecutionStatus
 from engine.ddl.task import digest_of
 from engine.keeper.base import CreateMode, Remove
+from engine.keeper.recipes import remove_recursive
 from engine.names import TableName
 from engine.testing.ddl.process import IntentDisk
 from tests.unit.ddl.support import PATHS, Bench, host, listen, run, status_on, topology
@@ -149,6 +150,33 @@ def test_a_queue_that_was_made_anew_is_read_from_its_start() -> None:
         await bench.env.sleep(20)
         status = await bench.ddl("CREATE TABLE d.other ON CLUSTER c (a Int8)", "t2")
         assert status.entry == "query-0000000000" and status.is_done_on_all_hosts
+
+    run(main, "a")
+
+
+def test_a_queue_that_was_made_anew_while_a_worker_was_cut_off_is_read_from_its_start() -> None:
+    """It never sees the queue empty: the names that it knows are there, of other entries."""
+
+    async def main(bench: Bench) -> None:
+        bench.start("a")
+        for number in range(3):
+            await bench.ddl(CREATE.replace("d.t", f"d.t{number}"), f"old{number}")
+        bench.server.partition("a")
+        keeper = await bench.keeper()
+        await remove_recursive(keeper, PATHS.root)
+        entries = [
+            (await bench.submit(CREATE.replace("d.t", f"d.new{number}"), f"new{number}")).entry
+            for number in range(2)
+        ]
+        assert entries == ["query-0000000000", "query-0000000001"]
+        await bench.env.sleep(30)
+        bench.server.heal("a")
+        await bench.env.sleep(30)
+        assert [await status_on(bench, entry, "a") for entry in entries] == [ExecutionStatus()] * 2
+        assert {str(name) for name in bench.databases["a"].tables} == {
+            *(f"d.t{number}" for number in range(3)),
+            *(f"d.new{number}" for number in range(2)),
+        }
 
     run(main, "a")
 
