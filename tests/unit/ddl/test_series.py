@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sqlite3
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from engine.ddl.entry import DDLLogEntry, Setting
 from engine.ddl.executor import Execution, Steps
+from engine.ddl.failures import TryAgain
 from engine.ddl.intents import SqliteIntentStore
 from engine.ddl.runner import StatementRunner
 from engine.ddl.series import Series, ToldSteps
@@ -275,6 +277,59 @@ async def test_what_cannot_be_looked_at_is_the_last_that_its_series_runs(
     assert await executor.table_engine(TableName("default", "y")) is None
     recorded = await intents.load(QUEUE)
     assert [(key.entry, intent.status) for key, intent in recorded.items()] == [(tasks[0].name, SUCCESS)]
+
+
+@pytest.mark.parametrize(("sql", "code"), [(_create("x"), 0), (_drop("nowhere"), Code.UNKNOWN_TABLE)])
+async def test_one_that_runs_singly_is_on_disk_before_its_effect_and_has_its_outcome_behind_it(
+    runner: StatementRunner,
+    executor: ChdbExecutor,
+    tmp_path: Path,
+    sql: str,
+    code: int,
+) -> None:
+    execute_recorded, seen = executor.execute_recorded, []
+
+    async def noted(
+        execution: Execution, *, statement: Statement, database: str, record: Callable[[str], None]
+    ) -> None:
+        def and_look(digest: str) -> None:
+            record(digest)
+            with sqlite3.connect(tmp_path / "intents.db") as other:
+                seen.extend(other.execute("SELECT entry, code FROM intent").fetchall())
+
+        await execute_recorded(execution, statement=statement, database=database, record=and_look)
+
+    executor.execute_recorded = noted  # type: ignore[method-assign]
+    [task] = _tasks(sql)
+
+    assert (await runner.run(task)).code == code
+
+    assert seen == [(task.name, None)]
+    begun = runner.begun(task)
+    assert begun is not None and begun.status is not None and begun.status.code == code
+
+
+async def test_one_that_runs_singly_and_reports_an_error_behind_its_effect_is_not_run_again(
+    runner: StatementRunner, executor: ChdbExecutor
+) -> None:
+    """The next attempt compares with what was recorded before the first."""
+    execute_recorded, runs = executor.execute_recorded, []
+
+    async def answer_lost(
+        execution: Execution, *, statement: Statement, database: str, record: Callable[[str], None]
+    ) -> None:
+        runs.append(execution.sql)
+        await execute_recorded(execution, statement=statement, database=database, record=record)
+        raise SqlError(Code.UNFINISHED, "Nobody knows.")
+
+    executor.execute_recorded = answer_lost  # type: ignore[method-assign]
+    [task] = _tasks(_create("x"))
+
+    with pytest.raises(TryAgain):
+        await runner.run(task)
+    assert await runner.run(task) == SUCCESS
+
+    assert len(runs) == 1
 
 
 async def test_what_was_begun_before_takes_no_part(runner: StatementRunner) -> None:
