@@ -300,6 +300,30 @@ async def _until(
             return
 
 
+def test_a_status_says_whose_entry_it_is_and_when_what_happened() -> None:
+    """By its token whoever waits knows that it is still their own: names begin again in a queue made anew."""
+
+    async def main(bench: Bench) -> None:
+        bench.start("a")
+        bench.executors["a"].duration_s = (10.0, 10.0)
+        entry = (await bench.submit(CREATE, "t", initiator="me:9000")).entry
+        client, keeper = await bench.client(), await bench.keeper()
+        made = (await keeper.get(PATHS.entry(entry))).stat
+        await bench.env.sleep(5)
+        status = await client.status(entry)
+        assert (status.token, status.czxid, status.initiator) == ("t", made.czxid, "me:9000")
+        assert status.entry_created_ms == made.ctime_ms and "ON CLUSTER" in status.query
+        began_ms = (await keeper.get(PATHS.active(entry, host("a")))).stat.ctime_ms
+        assert status.outcome(host("a")).started_ms == began_ms
+        await bench.env.sleep(10)
+        ended_ms = (await keeper.get(PATHS.finished(entry, host("a")))).stat.ctime_ms
+        ended = (await client.status(entry)).outcome(host("a"))
+        assert (ended.state, ended.finished_ms) == (HostState.DONE, ended_ms)
+        assert ended.duration_ms == ended_ms - made.ctime_ms
+
+    run(main)
+
+
 def test_a_failure_shows_its_code_and_text() -> None:
     async def main(bench: Bench) -> None:
         bench.start("a", "b")

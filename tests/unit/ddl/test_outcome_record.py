@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from engine.ddl.abandonment import Abandoning, Abandonment, abandon
 from engine.ddl.outcome import HostOutcome, HostState
 from engine.ddl.outcome_record import OutcomeRecord, correct_outcome_record, read_outcome_record
 from engine.errors import Corrupt
@@ -102,5 +103,38 @@ def test_hosts_that_come_late_at_the_same_time_are_all_heard() -> None:
         assert await correct_outcome_record(keeper, PATHS, ENTRY, 17, LATE)
         found = await read_outcome_record(keeper, PATHS, ENTRY)
         assert found is not None and found.hosts == (DONE, FAILED, LATE, late)
+
+    run(main)
+
+
+def test_a_person_s_word_about_one_host_of_a_removed_entry_leaves_the_others_as_they_are() -> None:
+    async def main(bench: Bench) -> None:
+        keeper = await written(bench)
+        said = Abandonment("ann", "its disk is gone", 3000)
+        assert await abandon(keeper, PATHS, ENTRY, host("c"), said) is Abandoning.ABANDONED
+        found = await read_outcome_record(keeper, PATHS, ENTRY)
+        given_up = replace(said.outcome(host("c")), duration_ms=2000)
+        assert found == replace(RECORD, hosts=(DONE, FAILED, given_up, ABANDONED))
+
+    run(main)
+
+
+def test_a_host_that_speaks_while_a_person_gives_it_up_is_believed() -> None:
+    """1. The person's program has read the record. 2. The host puts it right. 3. The program writes."""
+
+    async def main(bench: Bench) -> None:
+        keeper = await written(bench)
+        other, put = await bench.keeper(), keeper.set
+
+        async def overtaken(*arguments: Any, **options: Any) -> Any:
+            keeper.set = put
+            assert await correct_outcome_record(other, PATHS, ENTRY, 17, LATE)
+            return await put(*arguments, **options)
+
+        keeper.set = overtaken
+        said = Abandonment("ann", "its disk is gone", 3000)
+        assert await abandon(keeper, PATHS, ENTRY, host("c"), said) is Abandoning.HAS_OUTCOME
+        found = await read_outcome_record(keeper, PATHS, ENTRY)
+        assert found is not None and found.hosts == (DONE, FAILED, LATE, ABANDONED)
 
     run(main)
