@@ -131,11 +131,12 @@ class SqlError(Refused):
     """An exception of ClickHouse; `code` is always set. `message` is without `Code: …` and without the name.
 
     `name` is ClickHouse's for the code, such as UNKNOWN_TABLE; empty where neither the server said it nor
-    `Code` knows it.
+    `Code` knows it. `errno` is the operating system's number, where chDB failed in one of its calls.
     """
 
-    def __init__(self, code: int, message: str, *, hint: str = "", name: str = "") -> None:
+    def __init__(self, code: int, message: str, *, hint: str = "", name: str = "", errno: int = 0) -> None:
         super().__init__(message, code=code, hint=hint)
+        self.errno = errno
         self.name = name or (Code(code).name if code in Code._value2member_map_ else "")
 
     @property
@@ -144,18 +145,64 @@ class SqlError(Refused):
         return f"Code: {self.code}. DB::Exception: {self}" + (f" ({self.name})" if self.name else "")
 
 
+TOO_FEW_DESCRIPTORS = (
+    "Have fewer clients at once, or raise the hard limit of open files of the node's process (ulimit -Hn, "
+    "LimitNOFILE of systemd, --ulimit nofile of Docker); the node makes it its own at its next start."
+)
+
+
 def disk_error(error: OSError, what: str, *, hint: str = "") -> SqlError:
-    """What the system says of a file, as an exception of ClickHouse: 243 for a full disk, else 1001.
+    """What the system says of a file, as an exception of ClickHouse: 243 for a full disk, 76 where no file
+    can be opened any more, else 1001.
 
     `what` was not possible, such as "Cannot keep rows".
     """
-    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    code, usual_hint = Code.STD_EXCEPTION, "Look at the disk of the node."
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        code, usual_hint = Code.NOT_ENOUGH_SPACE, "Make room on the disk of the node."
+    elif error.errno in (errno.EMFILE, errno.ENFILE):
+        code, usual_hint = Code.CANNOT_OPEN_FILE, TOO_FEW_DESCRIPTORS
     where = f" ({error.filename})" if error.filename else ""
     return SqlError(
-        Code.NOT_ENOUGH_SPACE if is_full else Code.STD_EXCEPTION,
+        code,
         f"{what}: {error.strerror or error}{where}",
-        hint=hint or ("Make room on the disk of the node." if is_full else "Look at the disk of the node."),
+        hint=hint or usual_hint,
+        errno=error.errno or 0,
     )
+
+
+_WHAT_RUNS_OUT = frozenset(
+    {Code.MEMORY_LIMIT_EXCEEDED, Code.CANNOT_ALLOCATE_MEMORY, Code.CANNOT_SCHEDULE_TASK}
+)
+_ERRNOS_OF_IT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN})
+_PASSING = frozenset(
+    {
+        Code.TIMEOUT_EXCEEDED,
+        Code.TOO_SLOW,
+        Code.TOO_MANY_SIMULTANEOUS_QUERIES,
+        Code.SOCKET_TIMEOUT,
+        Code.NETWORK_ERROR,
+        Code.ABORTED,
+        Code.NOT_ENOUGH_SPACE,
+        Code.QUERY_WAS_CANCELLED,
+        Code.NETLINK_ERROR,
+    }
+)
+
+
+def ran_out(error: BaseException) -> bool:
+    """Whether there was no memory, no descriptor or no thread at that moment: nothing is wrong with the data
+    or the statement, and another attempt may succeed. It may come behind an effect, too."""
+    if isinstance(error, SqlError):
+        return error.code in _WHAT_RUNS_OUT or error.errno in _ERRNOS_OF_IT
+    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _ERRNOS_OF_IT)
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether an error says nothing of the data that was read: what ran out, a full disk, time limits, the
+    network, an end that somebody asked for."""
+    is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return is_full or ran_out(error) or (isinstance(error, SqlError) and error.code in _PASSING)
 
 
 class ConfigError(Refused):

@@ -7,7 +7,7 @@ import dataclasses
 import logging
 from collections.abc import Callable, Iterable
 
-from engine.ddl.failures import MAY_HAVE_HAPPENED, RETRIABLE_CODES, TryAgain, status_of
+from engine.ddl.failures import TryAgain, is_retriable, may_have_happened, status_of
 from engine.ddl.intents import Intent, IntentKey, IntentStore
 from engine.ddl.recovery import tells_itself
 from engine.ddl.status import ExecutionStatus
@@ -76,8 +76,8 @@ class KnownStatements:
         if not isinstance(error, SqlError):
             raise TryAgain(error.message, code=error.code) from error
         begun = self._known.get(self.key(task))
-        if error.code in RETRIABLE_CODES:
-            if error.code not in MAY_HAVE_HAPPENED:
+        if is_retriable(error):
+            if not may_have_happened(error):
                 self._known.pop(self.key(task), None)  # begun anew by the next attempt
             raise TryAgain(error.message, code=error.code) from error
         logger.info("ddl.failed entry=%s code=%d", task.name, error.code)

@@ -34,7 +34,8 @@ class LocalExecutor(Protocol):
     async def execute(self, execution: Execution) -> None:
         """Run one statement to its end; its effect is durable when this returns.
 
-        Raises SqlError with ClickHouse's code when the statement failed, and then it had no effect.
+        Raises SqlError with ClickHouse's code when the statement failed, and then it had no effect, unless
+        that is one of those after which it may have happened (`engine.ddl.failures`).
         """
         ...
 
@@ -130,8 +131,8 @@ class SeriesExecutor(Protocol):
     async def execute_series(self, steps: Steps, settings: Mapping[str, str]) -> None:
         """Take, record and execute until `take` gives none or `done` says so. All have the same settings.
 
-        What a step raises is raised, and nothing was executed after it. A step of a series has no effect
-        if it failed.
+        What a step raises is raised, and nothing was executed after it. Whether a step that failed had an
+        effect, its error says as that of `LocalExecutor.execute`.
         """
         ...
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from engine.ddl.status import ExecutionStatus
-from engine.errors import Code, OnclusterError, SqlError
+from engine.errors import Code, OnclusterError, SqlError, ran_out
 
 RETRIABLE_CODES = frozenset(
     {
@@ -20,13 +20,25 @@ RETRIABLE_CODES = frozenset(
         Code.MEMORY_LIMIT_EXCEEDED,
     }
 )
-"""Errors after which the statement is tried again; every other one is an outcome."""
-MAY_HAVE_HAPPENED = frozenset({Code.KEEPER_EXCEPTION, Code.UNFINISHED})
-"""Of these, the ones that a statement may report although it took effect; the next attempt looks first."""
-
+"""ClickHouse's: errors after which the statement is tried again."""
+_MAY_HAVE_HAPPENED = frozenset({Code.KEEPER_EXCEPTION, Code.UNFINISHED})
 
 _DEFECTS = (TypeError, ValueError, LookupError, AttributeError, AssertionError)
 """Errors in the program that are the same at each try, other than those of a disk or of memory."""
+
+
+def is_retriable(error: SqlError) -> bool:
+    """Whether the statement is tried again; every other error is an outcome."""
+    return error.code in RETRIABLE_CODES or ran_out(error)
+
+
+def may_have_happened(error: SqlError) -> bool:
+    """Whether the statement may have taken effect, and is tried again: the next attempt looks first.
+
+    A statement that found no memory may have found none for its last words: chDB has then dropped, renamed or
+    made what it was to.
+    """
+    return error.code in _MAY_HAVE_HAPPENED or ran_out(error)
 
 
 class TryAgain(OnclusterError):

@@ -27,7 +27,7 @@ from engine.ddl.executor import (
     RecordingExecutor,
     SeriesExecutor,
 )
-from engine.ddl.failures import RETRIABLE_CODES, TryAgain, errors_of_the_program_are_tried_again
+from engine.ddl.failures import TryAgain, errors_of_the_program_are_tried_again, is_retriable
 from engine.ddl.intents import BlockingIntentStore, Intent, IntentKey, IntentStore
 from engine.ddl.recovery import NextStep, next_step, unknown_outcome
 from engine.ddl.series import Series
@@ -106,7 +106,7 @@ class StatementRunner:
         except Corrupt:
             raise
         except OnclusterError as error:
-            if isinstance(error, SqlError) and error.code not in RETRIABLE_CODES:
+            if isinstance(error, SqlError) and not is_retriable(error):
                 logger.warning("ddl.no_digest entry=%s error=%s", task.name, error.message)
                 return ""
             raise TryAgain(error.message, code=error.code) from error
@@ -320,6 +320,6 @@ def _status_after(step: NextStep, task: Task) -> ExecutionStatus | None:
         case NextStep.REPORT_DONE:
             return SUCCESS
         case NextStep.REPORT_UNKNOWN:
-            return unknown_outcome(task.statement, begun_by="an earlier process of this host")
+            return unknown_outcome(task.statement, begun_by="an earlier attempt of this host")
         case NextStep.EXECUTE:
             return None

@@ -232,10 +232,9 @@ class ShardExecution:
         if found.latest is not None and found.latest.effect is Effect.WHOLE:
             self._log_takeover(found.latest, NextStep.REPORT_DONE)
             return self._executed_here(await self._runner.confirm(task), by=found.latest.host)
-        if found.tries > MAX_TRIES_TO_EXECUTE and begun is None:
-            await self._release()
-            return await self._exhausted()
         try:
+            if found.tries > MAX_TRIES_TO_EXECUTE:
+                return await self._conclude(found, is_begun=begun is not None)
             digest = await self._runner.fingerprint(task)
         except TryAgain as error:
             logger.warning("ddl.shard_replica_not_ready entry=%s error=%s", task.name, error)
@@ -258,6 +257,17 @@ class ShardExecution:
             )
             return None
         return self._executed_here(status, by=str(task.host))
+
+    async def _conclude(self, found: _Attempts, *, is_begun: bool) -> ShardResult:
+        """The tries are used up. The last one of this replica may have taken effect. Raises TryAgain where it
+        cannot be told now."""
+        is_without_effect = found.latest is not None and found.latest.effect is Effect.NONE
+        if is_begun and not is_without_effect:
+            status = await self._runner.conclude(self._task)
+            if status is not None:
+                return self._executed_here(status, by=str(self._task.host))
+        await self._release()
+        return await self._exhausted()
 
     async def _begin(self, found: _Attempts, digest: str) -> Attempt | None:
         """Step 3, where Keeper says that nothing took effect, or which steps did. None: look again."""

@@ -33,7 +33,7 @@ from engine.ddl.backlog import Backlog
 from engine.ddl.batch import Batch
 from engine.ddl.entry import OLDEST_VERSION, DDLLogEntry
 from engine.ddl.executor import LocalExecutor
-from engine.ddl.failures import TryAgain, errors_of_the_program_are_tried_again, status_of
+from engine.ddl.failures import TryAgain, errors_of_the_program_are_tried_again, is_retriable, status_of
 from engine.ddl.identity import NodeIdentity, Resolver
 from engine.ddl.intents import Intent, IntentStore
 from engine.ddl.lane import Lane, correct_record
@@ -331,6 +331,8 @@ class DDLWorker:
         try:
             is_for_shard = await self._runs_once_per_shard(task)
         except SqlError as error:
+            if is_retriable(error):
+                raise TryAgain(error.message, code=error.code) from error
             status = status_of(error, prefix=BEFORE_EXECUTION)
             await self._runner.settle(task, status)
             return Report(task.name, task.host, status)

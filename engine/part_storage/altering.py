@@ -221,7 +221,7 @@ class Alterer:
             else:
                 self._run_without_mutations(connection, f"{statement}, mutations_sync = 0, alter_sync = 0")
         finally:
-            self.settle(connection)
+            self._workers.surely(lambda: self.settle(connection))
 
     def _run_without_mutations(self, connection: Connection, statement: str) -> None:
         table = self._state.table.quoted
@@ -230,7 +230,7 @@ class Alterer:
             define_past_views(connection, self._state.table, statement)
             self._kill_mutations(connection)
         finally:
-            connection.execute(f"SYSTEM START MERGES {table}")
+            self._workers.surely(lambda: connection.execute(f"SYSTEM START MERGES {table}"))
 
     def _stale(self, added: Sequence[str]) -> list[str]:
         """New columns of which parts still have old values: one of that name was dropped before."""

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from engine.errors import Code, SqlError
+from engine.errors import Code, SqlError, is_passing
 from engine.names import TableName, quote_identifier, quote_string
 from engine.part_storage.part_files import CHECKSUMS_FILE, COUNT_FILE, link_part, remove_tree
 from engine.part_storage.partition_values import WHOLE_TABLE
@@ -65,7 +65,9 @@ class EmptyParts:
         with self._scratch.made(connection, "value") as other:
             try:
                 _make_of_defaults(connection, other)
-            except SqlError as error:  # such as a key that divides by a default
+            except SqlError as error:
+                if is_passing(error):
+                    raise  # Otherwise: such as a key that divides by a default.
                 raise _impossible(result, f"a row of defaults cannot be made: {error.message}") from error
             model = _without_rows(other)
             for value in self._values(connection, result.partition_id):
@@ -76,7 +78,7 @@ class EmptyParts:
                     self._scratch.fill(connection, table, result.partition_id, made)
                     return
                 except SqlError as error:
-                    if error.code == Code.NOT_ENOUGH_SPACE:
+                    if is_passing(error):
                         raise  # Otherwise: it is not the value of this partition, or is no value at all.
                 finally:
                     remove_tree(made)
@@ -89,8 +91,9 @@ class EmptyParts:
                 try:
                     with (directory / PARTITION_FILE).open("rb") as file:
                         yield file.read(_MAX_PARTITION_BYTES)
-                except OSError:
-                    continue
+                except OSError as error:
+                    if is_passing(error):
+                        raise
         value = self._value_of_id(connection, partition_id)
         if value is not None:
             yield value
@@ -123,7 +126,9 @@ class EmptyParts:
                 )
             )
             return (path / PARTITION_FILE).read_bytes()
-        except SqlError:
+        except SqlError as error:
+            if is_passing(error):
+                raise
             return None  # of a type that is not made of numbers
         finally:
             connection.execute(f"DROP TABLE {table.quoted} SYNC")

@@ -10,7 +10,7 @@ import re
 import shutil
 from pathlib import Path
 
-from engine.errors import Corrupt
+from engine.errors import Corrupt, is_passing
 from engine.part_storage.part_ttl import TTL_FILE, ttl_in
 from engine.part_storage.part_uuid import UUID_FILE, part_of_text, uuid_of
 from engine.replication.file_names import is_plain_name
@@ -117,10 +117,12 @@ def remove_tree(directory: Path) -> None:
 
 
 def name_in(directory: Path, partition_id: str) -> PartName | None:
-    """The replicated name that a part's directory carries, if any."""
+    """The replicated name that a part's directory carries, if any. Raises OSError for want of descriptors."""
     try:
         return part_of_text(partition_id, (directory / UUID_FILE).read_text("ascii", "replace"))
-    except OSError:
+    except OSError as error:
+        if is_passing(error):
+            raise
         return None
 
 
@@ -146,16 +148,20 @@ def _add_files(directory: str, prefix: str, found: list[tuple[str, int]], below:
 
 
 def hash_of_part(directory: Path) -> str | None:
-    """`hash_of_all_files` as its list of files has it; None where there is no list that can be read."""
+    """`hash_of_all_files` as its list of files has it; None where there is no list that can be read. Raises
+    OSError for want of descriptors."""
     try:
         checksums = _small(f"{directory}/{CHECKSUMS_FILE}", MAX_FILE_BYTES)
         return digest_of_file(checksums, where=directory.name).hash_text
-    except (OSError, ValueError, Corrupt):
+    except (OSError, ValueError, Corrupt) as error:
+        if is_passing(error):
+            raise
         return None
 
 
 def read_part(directory: Path, name: PartName) -> Part:
-    """What a part's small files say. Raises PartDiffers when they are not there or not whole."""
+    """What a part's small files say. Raises PartDiffers when they are not there or not whole, OSError for
+    want of descriptors."""
     try:
         sizes = files_of(directory)
         checksums = _small(f"{directory}/{CHECKSUMS_FILE}", MAX_FILE_BYTES)
@@ -164,6 +170,8 @@ def read_part(directory: Path, name: PartName) -> Part:
         modified_s = (directory / CHECKSUMS_FILE).stat().st_mtime
         digest = digest_of_file(checksums, where=str(name))
     except (OSError, ValueError, Corrupt) as error:
+        if is_passing(error):
+            raise
         raise PartDiffers(str(name), f"it cannot be read: {error}") from None
     size = sum(size for _, size in sizes)
     expires = any(file == TTL_FILE for file, _ in sizes)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from engine.errors import Code, MalformedEntry, SqlError
+from engine.errors import Code, MalformedEntry, SqlError, is_passing
 from engine.part_storage.part_files import CHECKSUMS_FILE, COLUMNS_FILE, LOCAL_FILES, files_of
 from engine.replication.part_checksums import FileChecksum, PartDiffers, parse_checksums_file
 
@@ -30,7 +30,8 @@ UNLISTED = frozenset(
 
 
 def check_files(directory: Path, part: str) -> None:
-    """Raises PartDiffers unless the files are those that `checksums.txt` lists, with the sizes it says.
+    """Raises PartDiffers unless the files are those that `checksums.txt` lists, with the sizes it says, and
+    OSError where they cannot be looked at for want of descriptors.
 
     A projection is listed as one entry and has a list of its own.
     """
@@ -73,7 +74,9 @@ def _check(
 def _listed(directory: Path, part: str) -> dict[str, FileChecksum]:
     try:
         data = (directory / CHECKSUMS_FILE).read_bytes()
-    except OSError:
+    except OSError as error:
+        if is_passing(error):
+            raise
         raise PartDiffers(part, f"it has no {CHECKSUMS_FILE}") from None
     try:
         return {file.name: file for file in parse_checksums_file(data, where=part)}

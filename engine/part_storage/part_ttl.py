@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from engine.errors import is_passing
 from engine.replication.part_store import PartTtl
 
 TTL_FILE = "ttl.txt"
@@ -20,7 +21,8 @@ _OF_DELETION = ("columns", "rows_where", "group_by")
 
 
 def ttl_in(directory: Path) -> PartTtl | None:
-    """What the file says; None where there is none, or nobody can read it: then nothing is done about it."""
+    """What the file says; None where there is none, or nobody can read it: then nothing is done about it.
+    Raises OSError for want of descriptors."""
     file = directory / TTL_FILE
     try:
         if file.stat().st_size > _MAX_BYTES:
@@ -32,7 +34,9 @@ def ttl_in(directory: Path) -> PartTtl | None:
         if ttl is not None and ttl.recompressions:
             ttl = replace(ttl, codec=(directory / CODEC_FILE).read_text("utf-8")[:_LONGEST_CODEC].strip())
         return ttl
-    except (OSError, LookupError, ValueError, TypeError, AttributeError):
+    except (OSError, LookupError, ValueError, TypeError, AttributeError) as error:
+        if is_passing(error):
+            raise
         return None
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from engine.errors import Code, SqlError
+from engine.errors import Code, SqlError, is_passing
 from engine.names import TableName, quote_identifier, quote_string
 from engine.part_storage.alter_statements import split_by_commas
 from engine.part_storage.scratch_tables import ScratchTables
@@ -86,6 +86,8 @@ def _type_of(connection: Connection, value: str, expression: str) -> str:
     try:
         return connection.text(f"SELECT toTypeName({value})")
     except SqlError as error:
+        if is_passing(error):
+            raise
         raise _invalid(expression, error.message) from None
 
 

@@ -35,9 +35,10 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from engine.errors import Code, SqlError
+from engine.errors import Code, SqlError, is_passing
 from engine.names import quote_string
 from engine.part_storage.column_notes import needs_other_form
 from engine.part_storage.disk import force_directory, force_to_disk
@@ -179,10 +180,14 @@ class Publisher:
                 passing[name] = local_name
             attach = ", ".join(f"ATTACH PART {quote_string(local_name)}" for local_name in passing.values())
             connection.execute(f"ALTER TABLE {state.table.quoted} {attach}")
-        except BaseException:  # whatever it is: what has not joined goes back to where it was staged
-            self._joined([name for name in passing if not self._taken_back(name, passing[name])], originals)
-            raise
-        self._joined(names, originals)
+        except BaseException as error:  # whatever it is: what has not joined goes back to where it was staged
+            joined = [name for name in passing if not self._taken_back(name, passing[name])]
+            self._joined(joined, originals)
+            if len(joined) < len(names) or not isinstance(error, SqlError):
+                raise
+            log.warning("part_storage.attached_in_spite_of table=%s error=%s", state.table, error)
+        else:
+            self._joined(names, originals)
 
     def _taken_back(self, name: PartName, passing: str) -> bool:
         for prefix in ("", "attaching_"):
@@ -194,7 +199,10 @@ class Publisher:
     def _joined(self, names: Sequence[PartName], originals: Mapping[PartName, Path | None]) -> None:
         """chDB has attached `names`, in this order."""
         state = self._state
-        found = {name: local for name in names if (local := state.newly_attached(name, _level(name)))}
+        attached = {
+            name: self._workers.surely(partial(state.newly_attached, name, _level(name))) for name in names
+        }
+        found = {name: local for name, local in attached.items() if local is not None}
         if unseen := [name for name in names if name not in found]:
             found |= self._find_new(unseen)
         state.change_active(
@@ -207,8 +215,8 @@ class Publisher:
         state = self._state
         wanted = set(names)
         found: dict[PartName, Path] = {}
-        for local_name in state.new_local_names():
-            name = name_in(state.data / local_name, partition_of(local_name))
+        for local_name in self._workers.surely(state.new_local_names):
+            name = self._workers.surely(partial(name_in, state.data / local_name, partition_of(local_name)))
             if name in wanted and name is not None:
                 known = found.get(name)
                 if known is None or first_block(known.name) < first_block(local_name):
@@ -301,7 +309,8 @@ class Publisher:
         finally:
             self._scratch.drop_later(scratch)
             self._find_new([])
-            write_marks(state, {**marks, **self._first_to_come(done)})
+            first = self._first_to_come(done)
+            self._workers.surely(lambda: write_marks(state, {**marks, **first}))
             gone = [name for partition_id in done for name in partitions[partition_id]]
             state.change_active(remove=gone)
             for name in gone:
@@ -328,19 +337,21 @@ class Publisher:
                 f" FROM {scratch.name.quoted}"
             )
         except SqlError as error:
-            here = self._active_in_chdb(connection, partition_id)
-            if before & here or not coming <= {name_in(state.data / name, partition_id) for name in here}:
+            # Whatever else ran out: the view in memory must not go its own way.
+            here = self._workers.surely(lambda: self._named_in_chdb(connection, partition_id))
+            if before & here.keys() or not coming <= set(here.values()):
                 raise
             log.warning("part_storage.swapped_in_spite_of table=%s error=%s", state.table, error)
 
-    def _active_in_chdb(self, connection: Connection, partition_id: str) -> set[str]:
-        table = self._state.table
+    def _named_in_chdb(self, connection: Connection, partition_id: str) -> dict[str, PartName | None]:
+        """The parts that chDB shows, and the names that they carry."""
+        state, table = self._state, self._state.table
         rows = connection.rows(
             "SELECT name FROM system.parts WHERE active"
             f" AND database = {quote_string(table.database)} AND table = {quote_string(table.table)}"
             f" AND partition_id = {quote_string(partition_id)}"
         )
-        return {name for (name,) in rows}
+        return {name: name_in(state.data / name, partition_id) for (name,) in rows}
 
     def _linked(
         self, connection: Connection, partition_id: str, final: Sequence[tuple[Part, Path, Path | None]]
@@ -376,7 +387,7 @@ class Publisher:
             marks[partition_id] = min(first_block(directory.name) for directory in directories)
         else:
             marks.update(self._first_to_come([partition_id]))
-        write_marks(state, marks)
+        self._workers.surely(lambda: write_marks(state, marks))
 
     def _keep_detached(self, name: PartName, prefix: str) -> None:
         state = self._state
@@ -405,8 +416,8 @@ def _level(name: PartName) -> int:
 def _is_whole(directory: Path) -> bool:
     try:
         check_files(directory, directory.name)
-    except (PartDiffers, OSError):
-        return False
+    except (PartDiffers, OSError) as error:
+        return is_passing(error)
     return True
 
 

@@ -15,12 +15,12 @@ import json
 import logging
 import shutil
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Self, TypeVar
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
-from engine.errors import Code, OnclusterError, SqlError
+from engine.errors import Code, OnclusterError, SqlError, disk_error, ran_out
 from engine.names import quote_identifier
 from engine.part_storage.merge_stop import MergeStop
 from engine.storage import ChdbPool, DiskReserve
@@ -97,6 +97,10 @@ _SETTINGS = {
 }
 
 
+_FIRST_PAUSE_S, _LAST_PAUSE_S = 0.05, 5.0
+"""Before another attempt at what memory, or descriptors, ran out for."""
+
+
 class Length(enum.Enum):
     """How long a step may take."""
 
@@ -110,9 +114,19 @@ class Connection:
     def __init__(self, connection: Any, reserve: DiskReserve) -> None:
         self._connection = connection
         self._reserve = reserve
-        self.execute(set_statement(_SETTINGS))
+        self._to_restore: dict[str, str] = dict(_SETTINGS)
+        """Settings that have other values than they should: nothing is run before they are right."""
+        try:
+            self._restore()
+        except SqlError:
+            connection.close()
+            raise
 
     def execute(self, sql: str) -> None:
+        self._restore()
+        self._execute(sql)
+
+    def _execute(self, sql: str) -> None:
         try:
             self._connection.query(sendable(sql), "Null")
         except RuntimeError as error:
@@ -127,11 +141,25 @@ class Connection:
     def execute_with(self, settings: Mapping[str, str], sql: str) -> None:
         """Run a statement under settings, of those that the connection has others for. Behind its text they
         could be taken for the end of an expression (`… EPHEMERAL SETTINGS`)."""
-        self.execute(set_statement(settings))
+        with self._under(settings, {name: _SETTINGS[name] for name in settings}):
+            self._execute(sql)
+
+    @contextlib.contextmanager
+    def _under(self, settings: Mapping[str, str], usual: Mapping[str, str]) -> Iterator[None]:
+        """What cannot be restored at once, for want of memory, is before the next statement."""
+        self._restore()
+        self._to_restore |= usual
+        self._execute(set_statement(settings))
         try:
-            self.execute(sql)
+            yield
         finally:
-            self.execute(set_statement({name: _SETTINGS[name] for name in settings}))
+            with contextlib.suppress(SqlError):
+                self._restore()
+
+    def _restore(self) -> None:
+        if self._to_restore:
+            self._execute(set_statement(self._to_restore))
+            self._to_restore.clear()
 
     def rows(self, sql: str) -> list[list[Any]]:
         """Rows of JSON values; numbers of 64 bits come as text."""
@@ -143,6 +171,7 @@ class Connection:
         return self._read(sql, "TSVRaw").decode("utf-8", "surrogateescape").removesuffix("\n")
 
     def _read(self, sql: str, format: str) -> bytes:
+        self._restore()
         try:
             return bytes(self._connection.query(sendable(sql), format).bytes())
         except RuntimeError as error:
@@ -151,20 +180,19 @@ class Connection:
 
     def commented(self, sql: str, comment: str) -> None:
         """Run something that `ChdbPool.kill(comment)` can find."""
-        self.execute(set_statement({"log_comment": comment}))
-        try:
-            self.execute(sql)
-        finally:
-            self.execute("SET `log_comment` = ''")
+        with self._under({"log_comment": comment}, {"log_comment": ""}):
+            self._execute(sql)
 
     def close(self) -> None:
         self._connection.close()
 
 
 def translated(error: OSError) -> Exception:
-    """A full disk as chDB would say it; every other error as it is."""
+    """A full disk, and the want of descriptors, as chDB would say it; every other error as it is."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return SqlError(Code.NOT_ENOUGH_SPACE, f"Not enough space: {error}")
+    if ran_out(error):
+        return disk_error(error, "Cannot work on a part")
     return error
 
 
@@ -181,6 +209,7 @@ class Workers:
         }
         self._local = threading.local()
         self._connections: list[Connection] = []
+        self._has_scratch_database = False
         self._background: set[asyncio.Task[None]] = set()
         self.scratch_tables: set[str] = set()
         """The names of those that were made and not dropped."""
@@ -255,6 +284,20 @@ class Workers:
             await job.end()
             raise
 
+    def surely(self, step: Callable[[], T]) -> T:
+        """Called by a step, for what has to be done or known before it may end, with an error or without: its
+        result, whenever there is memory, and a descriptor, for it. It may be begun several times."""
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            try:
+                return step()
+            except (SqlError, OSError, MemoryError) as error:
+                if not ran_out(error):
+                    raise
+                log.warning("part_storage.ran_out retry_in_s=%g error=%s", pause_s, error)
+            self.pause(pause_s)
+            pause_s = min(2 * pause_s, _LAST_PAUSE_S)
+
     def pause(self, delay_s: float) -> None:
         """Called by a step: hold its thread for a while."""
         loop = self._loop
@@ -274,20 +317,28 @@ class Workers:
 
     def in_background(self, step: Callable[[Connection], None], *, pause_s: float = 0.0) -> None:
         """Run a step that nobody waits for, after a pause; the last `release` waits for it, and cuts the
-        pause."""
+        pause. One for which something ran out is begun again, until the `release`."""
         task = asyncio.get_running_loop().create_task(self._logged(step, pause_s))
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
     async def _logged(self, step: Callable[[Connection], None], pause_s: float) -> None:
-        if pause_s:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause_s):
-                    await self._ending.wait()
-        try:
-            await self.run(step)
-        except (OnclusterError, OSError) as error:
-            log.warning("part_storage.background_failed error=%s", error)
+        retry_s = _FIRST_PAUSE_S
+        while True:
+            if pause_s:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause_s):
+                        await self._ending.wait()
+            try:
+                await self.run(step)
+            except (OnclusterError, OSError) as error:
+                log.warning("part_storage.background_failed error=%s", error)
+                if not ran_out(error) or self._ending.is_set():
+                    return
+            else:
+                return
+            pause_s = retry_s
+            retry_s = min(2 * retry_s, _LAST_PAUSE_S)
 
     def _connection(self) -> Connection:
         connection: Connection | None = getattr(self._local, "connection", None)
@@ -299,7 +350,9 @@ class Workers:
             if is_first:
                 for left in (private_directory(self.pool.path) / "staged").glob(f"{PLAIN_KEY_PREFIX}*"):
                     shutil.rmtree(left, ignore_errors=True)
-                connection.define(
-                    f"CREATE DATABASE IF NOT EXISTS {quote_identifier(SCRATCH_DATABASE)} ENGINE = Memory"
-                )
+        if not self._has_scratch_database:
+            connection.define(
+                f"CREATE DATABASE IF NOT EXISTS {quote_identifier(SCRATCH_DATABASE)} ENGINE = Memory"
+            )
+            self._has_scratch_database = True
         return connection

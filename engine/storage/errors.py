@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Callable
 from typing import TypeVar
@@ -15,6 +16,9 @@ _CODE = re.compile(r"(?:std::exception\. )?Code: (\d+)[.,] (?:DB::Exception: )?"
 _TAIL = re.compile(r"[\s.]*\((?:([A-Z][A-Z0-9_]+)|version [^()]*(?:\([^()]*\))?)\)\s*\Z")
 _TRACE = re.compile(r"\s*\n\n0\. .*\Z", re.DOTALL)
 """Where in its program: chDB has no symbols, so that it says nothing."""
+_ERRNO = re.compile(r", errno: (\d+), strerror: ")
+_NO_DESCRIPTOR = "I/O error: Too many open files"
+"""Of the library that chDB has its connections from."""
 _OF_A_MUTATION = re.compile(
     r"Exception happened during execution of mutations? '[^']*' with part '[^']*' reason: '(.*)'\. "
     r"This error maybe retryable",
@@ -39,7 +43,15 @@ def sql_error(text: str) -> SqlError:
         period = "." if "." in tail.group().split("(", 1)[0] else ""
         name = tail.group(1) or name
         message = message[: tail.start()]
-    return refusal_of(message) or SqlError(code, _TRACE.sub("", message).strip() + period, name=name)
+    message = _TRACE.sub("", message).strip() + period
+    return refusal_of(message) or SqlError(code, message, name=name, errno=_errno(message))
+
+
+def _errno(message: str) -> int:
+    found = _ERRNO.search(message)
+    if found is None:
+        return errno.EMFILE if message.startswith(_NO_DESCRIPTOR) else 0
+    return int(found.group(1))
 
 
 def translated(function: Callable[[], T]) -> T:

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from engine.ddl.executor import Execution, Fingerprint, Steps
-from engine.errors import SqlError
+from engine.errors import SqlError, ran_out
 from engine.names import TableName, quote_string
 from engine.sql import Statement, parse_statement
 from engine.storage.chdb_pool import ChdbPool
@@ -48,7 +48,8 @@ class ChdbExecutor:
         self._peek_lock = threading.Lock()
 
     async def execute(self, execution: Execution) -> None:
-        """Run one statement to its end. Raises SqlError; the statement had no effect then.
+        """Run one statement to its end. Raises SqlError; the statement had no effect then, unless something
+        ran out (`engine.ddl.failures.may_have_happened`).
 
         User and query ids are for the log; chDB has one user and makes its own ids.
         """
@@ -109,22 +110,36 @@ class ChdbExecutor:
         finally:
             connection.close()
 
+    def _connected(self, settings: Mapping[str, str]) -> Any:
+        """A new connection with these settings. Raises SqlError."""
+        connection = self._threads.connect()
+        try:
+            connection.query(sendable(set_statement(settings)))
+        except RuntimeError as error:
+            connection.close()
+            raise sql_error(str(error)) from None
+        return connection
+
     async def _digest_or_nothing(self, statement: Statement, database: str) -> str:
         try:
             return await self.definition_digest(statement, database)
         except SqlError as error:
+            if ran_out(error):
+                raise
             log.warning("storage.no_digest kind=%s error=%s", statement.kind, error.message)
             return ""
 
     def _digest_now(self, tables: Sequence[TableName]) -> str:
-        """On a worker thread. Empty when chDB cannot tell."""
+        """On a worker thread. Empty when chDB cannot tell; where it can tell in a moment, nothing is begun:
+        without a digest nobody would know whether a statement took effect that fails for want of memory."""
         with self._peek_lock:
-            if self._peek is None:
-                self._peek = self._threads.connect()
-                self._peek.query(set_statement(READER_SETTINGS))
             try:
+                if self._peek is None:
+                    self._peek = self._connected(READER_SETTINGS)
                 return fingerprint_now(self._peek, tables, path=self._path).to_text()
             except SqlError as error:
+                if ran_out(error):
+                    raise
                 log.warning("storage.no_digest tables=%s error=%s", tables, error.message)
                 return ""
 

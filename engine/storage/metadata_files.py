@@ -14,13 +14,15 @@ import re
 from pathlib import Path
 from uuid import UUID
 
+from engine.errors import disk_error, ran_out
 from engine.names import TableName, escape_for_file_name
 
 _UUID = re.compile(rb" UUID '([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})'")
 
 
 def definition_on_disk(path: Path, table: TableName) -> str | None:
-    """A digest of a table's file; empty if there is no such table, None if its database is not Atomic."""
+    """A digest of a table's file; empty if there is no such table, None if its database is not Atomic. Raises
+    SqlError 76 for want of descriptors: the digest of what chDB shows would be another one."""
     directory, file = _places(path, table.database)
     try:
         seen = file.stat()
@@ -29,7 +31,9 @@ def definition_on_disk(path: Path, table: TableName) -> str | None:
         content = _content(f"{directory}/{escape_for_file_name(table.table)}.sql")
     except FileNotFoundError:
         return "" if file.exists() else None
-    except OSError:
+    except OSError as error:
+        if ran_out(error):
+            raise disk_error(error, f"Cannot read the definition of {table}") from error
         return None
     return hashlib.sha256(content).hexdigest()[:32]
 

@@ -29,6 +29,7 @@ from engine.errors import (
     SessionExpired,
     SqlError,
     Unavailable,
+    ran_out,
 )
 from engine.keeper.base import Create, CreateMode, Keeper, Op
 from engine.replication.block_id import BlockId
@@ -50,6 +51,8 @@ _CHECK_AFTER_S = 300.0
 """When the part check looks at a part whose insert ended without an answer, as in ClickHouse."""
 _SESSION_WAIT_S = 3.0
 """How long at least each look what became of an insert waits for a session with Keeper."""
+_TRIES_TO_SHOW = 6
+"""Repetitions, in some six seconds; then the part check and the sweep of staged parts show it."""
 _LAST_LOOK_S = 5.0
 """How long a cancelled insert may look what became of it."""
 
@@ -322,7 +325,7 @@ class InsertTransaction:
             pending.staged = None
         covered = self._covered() if self._was_in_doubt else ()
         try:
-            await ctx.store.publish([name for name in self._names if name not in covered])
+            await self._show([name for name in self._names if name not in covered])
             for name in covered:
                 await ctx.store.discard(name)
         except Exception as error:  # a defect, too: the parts are there, and readers do not see them
@@ -332,6 +335,21 @@ class InsertTransaction:
                 raise
             raise unknown_status(ctx, f"the parts are stored but could not be shown: {error}") from error
         ctx.merge_wanted.set()
+
+    async def _show(self, names: Sequence[PartName]) -> None:
+        """Have readers see the parts. Where memory or descriptors run out just then, it is tried again: a
+        repetition of the insert is told that all is there, and would be wrong about what it sees."""
+        ctx, attempt = self._ctx, 0
+        while True:
+            attempt += 1
+            try:
+                await ctx.store.publish(names)
+                return
+            except (SqlError, OSError) as error:
+                if not ran_out(error) or attempt > _TRIES_TO_SHOW or ctx.is_ending:
+                    raise
+                log.info("replication.show_again table=%s parts=%s error=%s", ctx.name, names, error)
+            await ctx.unless_ending(ctx.env.sleep(pause_s(ctx, attempt)))
 
 
 def unknown_status(ctx: ReplicaContext, reason: str) -> SqlError:

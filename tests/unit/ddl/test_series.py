@@ -185,11 +185,12 @@ class FailsLate:
 
     def __init__(self, executor: ChdbExecutor) -> None:
         self.started = asyncio.Event()
+        self.digest = executor.definition_digest
         self.ends: asyncio.Future[Callable[[], OnclusterError]] = asyncio.get_running_loop().create_future()
         executor.execute_series = self.execute_series  # type: ignore[method-assign]
 
     async def execute_series(self, steps: Steps, settings: Mapping[str, str]) -> None:
-        steps.record(["" for _ in steps.take()])
+        steps.record([await self.digest(step.statement, step.database) for step in steps.take()])
         self.started.set()
         raise (await self.ends)()
 

@@ -12,32 +12,18 @@ import logging
 import re
 from pathlib import Path
 
-from engine.errors import Code, OnclusterError
+from engine.errors import OnclusterError, is_passing
 from engine.node.replicated.running.runtime import ReplicatedTables
 
 log = logging.getLogger(__name__)
 
 _PART = re.compile(r"while reading from part (/.+?)/? in table ")
-_PASSING = frozenset(
-    {
-        Code.TIMEOUT_EXCEEDED,
-        Code.TOO_SLOW,
-        Code.TOO_MANY_SIMULTANEOUS_QUERIES,
-        Code.SOCKET_TIMEOUT,
-        Code.NETWORK_ERROR,
-        Code.MEMORY_LIMIT_EXCEEDED,
-        Code.NOT_ENOUGH_SPACE,
-        Code.QUERY_WAS_CANCELLED,
-        Code.NETLINK_ERROR,
-    }
-)
-"""Time and memory limits, network, a full disk, cancelled."""
 
 
 def check_what_cannot_be_read(tables: ReplicatedTables, error: OnclusterError) -> None:
     """Have the part checked that `error` names, if it is one of a replicated table."""
     found = _PART.search(error.message)
-    if found is None or error.code in _PASSING:
+    if found is None or is_passing(error):
         return
     directory = Path(found.group(1))
     for table in tables.all():
