@@ -23,7 +23,7 @@ from engine.databases.replica import DatabaseReplica
 from engine.databases.schema import LocalSchema
 from engine.ddl.entry import DDLLogEntry
 from engine.ddl.text import encode_bytes
-from engine.errors import OnclusterError
+from engine.errors import OnclusterError, ran_out
 from engine.keeper.base import Keeper
 
 log = logging.getLogger(__name__)
@@ -74,4 +74,6 @@ async def _redo_own(keeper: Keeper, replica: DatabaseReplica, number: int) -> No
         entry = DDLLogEntry.from_bytes(data, where=paths.entry(number))
         await schema.redo(entry.query, {s.name: s.value for s in entry.settings})
     except OnclusterError as error:
+        if ran_out(error):
+            raise
         log.warning("databases.not_redone database=%s error=%s", replica.name, error)

@@ -8,7 +8,8 @@ effect and nothing else (`LocalSchema.is_effect_of`).
 Safety argument. Another replica's entry was committed when it was begun: with the proof it is done, and has
 only to be recorded. An own entry may be committed yet, as long as its `try` is there; that goes first, and
 what was not committed then never will be: it is taken back, and a table that it has made is put aside as in a
-recovery if somebody has written into it. Without a proof nothing is done here.
+recovery if somebody has written into it. Without a proof nothing is done here. Where memory or descriptors
+run out the session begins once more: nothing may be moved aside for that.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from engine.databases.cluster import is_there
 from engine.databases.recovery import Kept, make_definitions
 from engine.databases.replica import DatabaseReplica
 from engine.ddl.entry import DDLLogEntry
-from engine.errors import MalformedEntry, OnclusterError
+from engine.errors import MalformedEntry, OnclusterError, ran_out
 from engine.keeper.base import Keeper
 from engine.keeper.recipes import try_remove
 
@@ -58,5 +59,7 @@ async def find_unrecorded(keeper: Keeper, replica: DatabaseReplica) -> int:
         else:
             await make_definitions(replica, before, number, Kept.ROWS)
     except OnclusterError as error:
+        if ran_out(error):
+            raise
         log.error("databases.not_taken_back database=%s error=%s", replica.name, error)
     return 0

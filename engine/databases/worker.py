@@ -28,6 +28,7 @@ from engine.errors import (
     SqlError,
     Unavailable,
     UnknownOutcome,
+    ran_out,
 )
 from engine.keeper.base import Keeper
 from engine.keeper.recipes import Signal, try_remove
@@ -91,6 +92,8 @@ class DatabaseWorker:
                 if isinstance(error, KeeperAnswer):  # what should be in Keeper is not
                     progress.restarts = True
                     progress.note_down(f"ZooKeeper answers: {error.message}")
+                elif ran_out(error):  # perhaps behind the effect: what was begun is looked at first
+                    progress.restarts = True
                 await self._count_error(error)
             except Exception as error:  # a defect, too: nobody else would go on with the log
                 end_if_cancelled()
@@ -102,6 +105,8 @@ class DatabaseWorker:
     async def _count_error(self, error: Exception) -> None:
         """The same error again and again: what is here is perhaps not what the log goes by."""
         progress, replica = self._progress, self._replica
+        if ran_out(error):
+            return  # it says nothing of what is here
         text = str(error)
         last, count = self._errors
         self._errors = (text, count + 1 if text == last else 1)

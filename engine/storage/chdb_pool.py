@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -31,7 +32,7 @@ from engine.storage.errors import sql_error, translated
 from engine.storage.idle_connections import IdleConnections
 from engine.storage.job import Job
 from engine.storage.late_tables import attach, hold_back
-from engine.storage.layout import LOCAL_DATABASE, ChdbSettings, prepare
+from engine.storage.layout import LOCAL_DATABASE, SCRATCH_DATABASE, ChdbSettings, prepare
 from engine.storage.native_blocks import of_revision
 from engine.storage.orphans import set_orphans_aside
 from engine.storage.scope import QueryResult, Scope
@@ -123,6 +124,8 @@ class ChdbPool:
         shadow_functions(chdb)
         self._connect = chdb.connect
         self._anchor = self._new_connection(connection_string)
+        # The directory is ours alone now: what an earlier process had in its scratch tables is nobody's.
+        shutil.rmtree(self.path / "data" / SCRATCH_DATABASE, ignore_errors=True)
         anchor = self._anchor
         anchor.query(f"DETACH DATABASE {LOCAL_DATABASE}")
 

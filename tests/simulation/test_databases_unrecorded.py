@@ -233,3 +233,84 @@ def test_a_table_that_its_own_replication_alters_while_the_session_begins_is_in_
         await stop(first)
 
     run_simulation(1, main)
+
+
+def no_memory() -> None:
+    raise SqlError(Code.MEMORY_LIMIT_EXCEEDED, "Memory limit exceeded")
+
+
+@pytest.mark.parametrize("query", ["CREATE c t3", "ALTER a t3", "RENAME a c", "EXCHANGE a b", "DROP a"])
+def test_an_entry_behind_whose_effect_memory_ran_out_is_not_carried_out_again(query: str) -> None:
+    async def main(env: SimulationEnv) -> None:
+        server = MemoryKeeperServer(env)
+        keeper = await server.factory(client="checker")()
+        first, second = await started(env, server)
+        assert await first.submit("CREATE a t1") == "ok"
+        assert await first.submit("CREATE b t2") == "ok"
+        carried_out = behind(query, second.schema, no_memory)
+        assert await first.submit(query) == "ok"
+        await asyncio.sleep(60.0)
+        assert carried_out.count(query) == 1
+        await have_these(keeper, dict(first.disk.texts), first, second)
+
+    run_simulation(1, main)
+
+
+def test_memory_that_lacks_for_long_makes_nobody_move_tables_aside() -> None:
+    async def main(env: SimulationEnv) -> None:
+        server = MemoryKeeperServer(env)
+        keeper = await server.factory(client="checker")()
+        first, second = await started(env, server)
+        assert await first.submit("CREATE a t1") == "ok"
+        await asyncio.sleep(5.0)
+        assert second.schema is not None
+        execute, tries = second.schema.execute, 0
+
+        async def fails(number: int, sql: str, settings: Mapping[str, str], fence: Fence) -> None:
+            nonlocal tries
+            tries += 1
+            no_memory()
+
+        second.schema.execute = fails  # type: ignore[method-assign]
+        assert await first.submit("DROP a") == "ok"
+        while tries < 30:
+            await asyncio.sleep(1.0)
+        lost = (await keeper.get(PATHS.replica(ReplicaName("s", "r2"), "digest"))).data
+        assert int(lost) == digest_of({"a": "t1"})
+        second.schema.execute = execute  # type: ignore[method-assign]
+        await asyncio.sleep(60.0)
+        await have_these(keeper, {}, first, second)
+
+    run_simulation(1, main)
+
+
+def test_what_cannot_be_taken_back_for_want_of_memory_is_later() -> None:
+    async def main(env: SimulationEnv) -> None:
+        server = MemoryKeeperServer(env)
+        keeper = await server.factory(client="checker")()
+        first, second = await started(env, server)
+        assert await first.submit("CREATE a t1") == "ok"
+        assert first.schema is not None
+        write, take_back, fails = first.schema._write, first.schema.take_back, 2
+
+        # 1. RENAME takes effect and fails, before it is committed. 2. So does what would undo it, twice.
+        def behind_the_effect(texts: Mapping[str, str]) -> None:
+            write(texts)
+            no_memory()
+
+        async def undo(query: str) -> None:
+            nonlocal fails
+            fails -= 1
+            if fails >= 0:
+                no_memory()
+            await take_back(query)
+
+        first.schema._write = behind_the_effect  # type: ignore[method-assign]
+        first.schema.take_back = undo  # type: ignore[method-assign]
+        assert await first.submit("RENAME a b") == "failed"
+        first.schema._write = write  # type: ignore[method-assign]
+        await asyncio.sleep(60.0)
+        await have_these(keeper, {"a": "t1"}, first, second)
+        assert fails < 0
+
+    run_simulation(1, main)

@@ -7,6 +7,7 @@ database of the empty table is there only meanwhile; a kill leaves it to the nex
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import replace
 
 from engine.env import Env
@@ -19,6 +20,8 @@ from engine.sql.edit import Edit, apply_edits
 from engine.sql.lenient import LENIENT
 from engine.sql.parse import draft_of
 from engine.storage import ChdbPool
+
+log = logging.getLogger(__name__)
 
 _DATABASE = "_oncluster_plan"
 _AT_ONCE = {"alter_sync": "0", "mutations_sync": "0"}
@@ -33,9 +36,11 @@ class AlterPlanner:
         self._texts = texts
         self._env = env
         self._lock = asyncio.Lock()
+        self._is_left = False
+        """The database of an earlier ALTER may be there: it could not be dropped, or made with an error."""
 
     async def clear(self) -> None:
-        """At the start: what a kill has left."""
+        """Drop what is left; at the start it may be a kill's."""
         await self._local.run(f"DROP DATABASE IF EXISTS {_DATABASE} SYNC")
 
     async def altered(self, asked: Asked, table: TableName) -> str | None:
@@ -49,8 +54,11 @@ class AlterPlanner:
             made = self._env.new_uuid()
             head, newline, body = raw.partition("\n")
             create = f"CREATE TABLE {scratch.quoted} UUID {quote_string(str(made))}{newline}{body}"
-            await self._local.run(f"CREATE DATABASE {_DATABASE} ENGINE = Atomic")
+            if self._is_left:
+                await self.clear()
+            self._is_left = True
             try:
+                await self._local.run(f"CREATE DATABASE {_DATABASE} ENGINE = Atomic")
                 await self._pool.query(create, format="Null", settings=LENIENT)
                 await asked.session.clone().query(
                     _about(asked.sql, scratch),
@@ -65,10 +73,19 @@ class AlterPlanner:
                 message = message.replace(str(scratch), str(table))
                 raise SqlError(error.code, message, hint=error.hint, name=error.name) from error
             finally:
-                await self._local.run(f"DROP DATABASE IF EXISTS {_DATABASE} SYNC")
+                await self._drop()
         if altered is None:
             return None
         return self._texts.of(f"{head}\n{altered.partition(chr(10))[2]}")
+
+    async def _drop(self) -> None:
+        """What could not be dropped is before the next ALTER: this one is planned, or has an error of its
+        own."""
+        try:
+            await self.clear()
+            self._is_left = False
+        except SqlError as error:
+            log.warning("databases.plan_not_dropped error=%s", error)
 
 
 def _about(sql: str, table: TableName) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,11 +11,13 @@ import pytest
 from engine.ddl.executor import Execution
 from engine.ddl.intents import BlockingIntentStore, Intent, IntentKey, SqliteIntentStore
 from engine.ddl.status import SUCCESS, ExecutionStatus
-from engine.errors import Corrupt, SqlError
+from engine.errors import Code, Corrupt, SqlError
 from engine.names import TableName
 from engine.sql import parse_statement
 from engine.storage.local_executor import ChdbExecutor
-from tests.unit.chdb_support import running_executor
+from engine.storage.metadata_files import definition_on_disk
+from engine.testing.failing_chdb import Faults, Moment
+from tests.unit.chdb_support import failing_chdb, running_executor, without_descriptors
 
 QUEUE = "/q"
 
@@ -74,6 +77,44 @@ async def test_nothing_is_executed_when_the_record_cannot_be_written(executor: C
         )
 
     assert await executor.table_engine(TableName("default", "t")) is None
+
+
+@pytest.mark.parametrize(
+    ("sql", "look"),
+    [
+        ("CREATE DATABASE d", "SHOW CREATE DATABASE"),
+        ("DROP TABLE m.t", "SHOW CREATE TABLE"),
+        ("TRUNCATE TABLE m.t", "FROM system.parts"),
+    ],
+)
+async def test_a_statement_is_not_begun_without_a_digest_that_memory_lacked_for(
+    tmp_path: Path, sql: str, look: str
+) -> None:
+    with failing_chdb(tmp_path) as knob:
+        async with running_executor(tmp_path, lanes=1) as executor:
+            await _run(executor, "CREATE DATABASE m ENGINE = Memory")
+            await _run(executor, "CREATE TABLE m.t (a UInt8) ENGINE = MergeTree ORDER BY a")
+            before = await executor.definition_digest(parse_statement(sql), "default")
+            recorded: list[str] = []
+            knob.write(Faults(rate=1, of=look, moments=(Moment.BEFORE,), most=1))
+            with pytest.raises(SqlError) as said:
+                await _run(executor, sql, recorded)
+            assert said.value.code == Code.MEMORY_LIMIT_EXCEEDED and not recorded
+            assert await executor.definition_digest(parse_statement(sql), "default") == before
+            await _run(executor, sql, recorded)
+            assert recorded == [before]
+
+
+async def test_a_digest_without_descriptors_is_none_rather_than_another_one(
+    executor: ChdbExecutor, tmp_path: Path
+) -> None:
+    await _run(executor, "CREATE TABLE t (a UInt8) ENGINE = MergeTree ORDER BY a")
+    table, path = TableName("default", "t"), tmp_path / "data"
+    digest = definition_on_disk(path, table)
+    with without_descriptors(), pytest.raises(SqlError) as said:
+        definition_on_disk(path, table)
+    assert (said.value.code, said.value.errno) == (Code.CANNOT_OPEN_FILE, errno.EMFILE)
+    assert digest and definition_on_disk(path, table) == digest
 
 
 async def test_a_statement_that_must_not_run_here_is_refused(executor: ChdbExecutor) -> None:

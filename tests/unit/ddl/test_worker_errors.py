@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import pathlib
 import sqlite3
@@ -25,6 +26,7 @@ READ = 1
 """Of the permissions that ZooKeeper knows."""
 CREATE = "CREATE TABLE d.t ON CLUSTER c (a Int8) ENGINE = MergeTree"
 REPLICATED = "CREATE TABLE d.t ON CLUSTER c (a Int8) ENGINE = ReplicatedMergeTree"
+RENAME = "RENAME TABLE d.old TO d.new ON CLUSTER c"
 ADD = "ALTER TABLE d.t ON CLUSTER c ADD COLUMN b Int8"
 CAPTURES = json.loads((pathlib.Path(__file__).parents[2] / "data" / "ddl_captures.json").read_text())
 
@@ -77,6 +79,58 @@ def test_these_errors_are_tried_again_and_never_reported(code: int) -> None:
         status = await bench.ddl(CREATE)
         assert (status.hosts[0].state, status.hosts[0].code) == (HostState.DONE, 0)
         assert (tries, len(bench.databases["a"].effects)) == (3, 1)
+
+    run(main, "a")
+
+
+NO_MEMORY = SqlError(Code.MEMORY_LIMIT_EXCEEDED, "no memory")
+NO_DESCRIPTOR = SqlError(Code.CANNOT_OPEN_FILE, "Cannot open file", errno=errno.EMFILE)
+
+
+@pytest.mark.parametrize("error", [NO_MEMORY, NO_DESCRIPTOR], ids=["memory", "descriptors"])
+@pytest.mark.parametrize("statement", [CREATE, "DROP TABLE d.old ON CLUSTER c", RENAME])
+def test_what_runs_out_behind_an_effect_does_not_make_a_failure_of_it(
+    error: SqlError, statement: str
+) -> None:
+    async def main(bench: Bench) -> None:
+        bench.start("a")
+        await bench.ddl(CREATE.replace("d.t", "d.old"), "before")
+        executor = bench.executors["a"]
+        execute, tries = executor.execute, 0
+
+        async def fails_behind(execution: Execution) -> None:
+            nonlocal tries
+            tries += 1
+            await execute(execution)
+            raise error
+
+        executor.execute = fails_behind  # type: ignore[method-assign]
+        status = await bench.ddl(statement)
+        assert (status.hosts[0].state, status.hosts[0].code) == (HostState.DONE, 0)
+        assert (tries, len(bench.databases["a"].effects)) == (1, 2)
+
+    run(main, "a")
+
+
+@pytest.mark.parametrize("ask", ["definition_digest", "table_engine"])
+def test_nothing_is_begun_while_memory_lacks_for_a_look_at_what_there_is(ask: str) -> None:
+    async def main(bench: Bench) -> None:
+        bench.start("a")
+        await bench.ddl(CREATE, "before")
+        executor = bench.executors["a"]
+        look, looks = getattr(executor, ask), 0
+
+        async def finds_no_memory(*asked: object) -> object:
+            nonlocal looks
+            looks += 1
+            if looks < 3:
+                raise NO_MEMORY
+            return await look(*asked)
+
+        setattr(executor, ask, finds_no_memory)
+        status = await bench.ddl(ADD)
+        assert (status.hosts[0].state, status.hosts[0].code) == (HostState.DONE, 0)
+        assert len(bench.databases["a"].effects) == 2 and executor.executed.count(status.entry) == 1
 
     run(main, "a")
 

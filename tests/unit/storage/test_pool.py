@@ -11,6 +11,7 @@ import pytest
 
 from engine.errors import Code, SqlError
 from engine.storage import ChdbPool, QueryResult, Scope
+from engine.storage.layout import SCRATCH_DATABASE
 
 pytestmark = pytest.mark.slow
 
@@ -333,3 +334,33 @@ async def test_data_is_there_after_every_restart_and_nothing_else_is(tmp_path: P
     tables = [path for path in (directory / "store").glob("*/*") if any(path.glob("**/*.sql"))]
     assert len(tables) == 1
     assert len(list((directory / "store").glob("*/*"))) == 2
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"max_memory_usage": "1", "max_untracked_memory": "0"},
+        {"max_execution_time": "0.000001"},
+        {"max_ast_elements": "1"},
+    ],
+    ids=["memory", "time", "size"],
+)
+async def test_what_a_failed_select_had_written_is_in_no_later_result_whatever_the_session_may(
+    pool: ChdbPool, limits: dict[str, str]
+) -> None:
+    lifted = ", ".join(f"{name} = {'10000' if name == 'max_ast_elements' else '0'}" for name in limits)
+    async with pool.use(settings=limits) as session:
+        with pytest.raises(SqlError, match="too far"):
+            await session.query(
+                "SELECT throwIf(number = 200000, 'too far') FROM numbers(300000) "
+                f"SETTINGS max_threads = 1, max_block_size = 1000, {lifted}"
+            )
+        assert (await session.query(f"SELECT 'x' SETTINGS {lifted}")).data == b"x\n"
+
+
+async def test_a_start_removes_what_an_earlier_process_had_in_scratch_tables(tmp_path: Path) -> None:
+    left = tmp_path / "data" / "data" / SCRATCH_DATABASE / "distributed_0" / "1_1_1_0"
+    left.mkdir(parents=True)
+    pool = await ChdbPool.open(tmp_path / "data", max_running=2)
+    assert not left.exists()
+    await pool.close()

@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from engine.env import Env
 from engine.errors import SqlError
 from engine.names import TableName, quote_identifier
 from engine.node.distributed.registry.tables import DistributedTable
@@ -129,6 +130,7 @@ class MemoryStages:
 
     def __init__(self, stages: Stages) -> None:
         self._stages = stages
+        self._env = stages.env
         self.free_bytes = MEMORY_BYTES
         """Of bodies of all statements; whoever keeps one takes from it and gives back."""
         self._kept: list[_Kept] = []
@@ -143,12 +145,12 @@ class MemoryStages:
             yield stage
             is_over = stage.written is not None
         finally:
-            await self._stages.later(self._keep(kept) if is_over else kept.drop())
+            await self._stages.later(self._keep(kept) if is_over else kept.drop(self._env))
 
     async def close(self) -> None:
         """Drop what is kept. No INSERT may come any more."""
         while self._kept:
-            await self._kept.pop().drop()
+            await self._kept.pop().drop(self._env)
 
     def _take(self, key: tuple[str, str]) -> _Kept | None:
         for at, kept in enumerate(self._kept):
@@ -171,11 +173,11 @@ class MemoryStages:
             await kept.session.query(f"TRUNCATE TABLE {kept.name.quoted}", format="Null")
         except SqlError as error:
             log.warning("distributed.stage_not_emptied table=%s error=%s", kept.name, error)
-            await kept.drop()
+            await kept.drop(self._env)
             return
         self._kept.append(kept)
         if len(self._kept) > _MAX_KEPT:
-            await self._kept.pop(0).drop()
+            await self._kept.pop(0).drop(self._env)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +188,8 @@ class _Kept:
     name: TableName
     session: ChdbSession
 
-    async def drop(self) -> None:
+    async def drop(self, env: Env) -> None:
         try:
-            await drop_table(self.session, self.name)
+            await drop_table(self.session, self.name, env)
         finally:
             await self.session.close()

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 from engine.distributed.sharding import owner_expression, slot_count, slot_expression
 from engine.env import Env
-from engine.errors import Code, SqlError
+from engine.errors import Code, SqlError, ran_out
 from engine.names import TableName, quote_identifier, quote_string
 from engine.node.distributed.registry.create_sql import with_column
 from engine.node.distributed.registry.tables import DistributedTable
@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 _DROPS_AT_ONCE = 32
 """So many tables may wait to be dropped; then statements wait for them."""
 SHARD_COLUMN = "_oncluster_shard"
+_PAUSES_S = (0.1, 0.3, 1.0, 3.0, 10.0)
+"""Before each further attempt to drop a table."""
 _READ = {"max_threads": "1", "preferred_block_size_bytes": "0", "max_block_size": "10000000"}
 """A part is read as one block of Native, so that the receiver has it whole."""
 _ON_DISK = f"MergeTree PARTITION BY {quote_identifier(SHARD_COLUMN)} ORDER BY tuple() SETTINGS " + ", ".join(
@@ -125,7 +127,7 @@ class Stages:
     """Makes stages on disk, and knows what all stages have in common."""
 
     def __init__(self, pool: ChdbPool, env: Env) -> None:
-        self._env = env
+        self.env = env
         self.reader = Reader(pool)
         self._key_types: dict[TableName, tuple[tuple[str, str], str]] = {}
         self._drops: set[asyncio.Task[None]] = set()
@@ -175,7 +177,7 @@ class Stages:
 
     def new_table(self, table: DistributedTable, owner: str, engine: str) -> tuple[TableName, str]:
         """A name, and the CREATE of a stage of that name."""
-        name = TableName(SCRATCH_DATABASE, f"distributed_{self._env.new_uuid().hex}")
+        name = TableName(SCRATCH_DATABASE, f"distributed_{self.env.new_uuid().hex}")
         column = f"{quote_identifier(SHARD_COLUMN)} UInt32 MATERIALIZED {owner}"
         return name, with_column(table.create_query, name, column, engine)
 
@@ -190,7 +192,7 @@ class Stages:
     async def _drop(self, name: TableName) -> None:
         session = self.reader.session()
         try:
-            await drop_table(session, name)
+            await drop_table(session, name, self.env)
         finally:
             await session.close()
 
@@ -208,8 +210,14 @@ async def create_in_scratch(session: ChdbSession, create: str) -> None:
         await session.query(create, format="Null", scope=scope)
 
 
-async def drop_table(session: ChdbSession, name: TableName) -> None:
-    try:
-        await session.query(f"DROP TABLE IF EXISTS {name.quoted} SYNC", format="Null")
-    except SqlError as error:
-        log.warning("distributed.stage_kept table=%s error=%s", name, error)
+async def drop_table(session: ChdbSession, name: TableName, env: Env) -> None:
+    """Tried again where memory or descriptors ran out; else the rows would stay until the next start."""
+    for pause_s in (*_PAUSES_S, None):
+        try:
+            await session.query(f"DROP TABLE IF EXISTS {name.quoted} SYNC", format="Null")
+            return
+        except SqlError as error:
+            if pause_s is None or not ran_out(error):
+                log.warning("distributed.stage_kept table=%s error=%s", name, error)
+                return
+        await env.sleep(pause_s)
