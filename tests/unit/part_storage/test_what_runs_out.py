@@ -16,7 +16,7 @@ from engine.part_storage import ChdbPartStore
 from engine.part_storage.part_files import files_of, hash_of_part, name_in, read_part
 from engine.part_storage.part_sizes import check_files
 from engine.part_storage.part_ttl import ttl_in
-from engine.part_storage.scratch_tables import SCRATCH_DATABASE
+from engine.part_storage.workers import SCRATCH_DATABASE, Workers
 from engine.replication.part_name import PartName
 from engine.replication.part_store import MergeOptions
 from engine.storage import ChdbPool
@@ -124,19 +124,14 @@ async def test_settings_of_one_statement_do_not_stay_with_the_connection(tmp_pat
 
 async def test_the_scratch_database_is_made_though_the_first_attempt_found_no_memory(tmp_path: Path) -> None:
     with failing_chdb(tmp_path) as knob:
-        knob.write(Faults(rate=1, of="CREATE DATABASE", moments=(Moment.BEFORE,), most=1))
         pool = await ChdbPool.open(tmp_path / "data", max_running=2)
-        await pool.query(CREATE)
-        uuid = (await pool.query("SELECT uuid FROM system.tables WHERE name = 't'")).text.strip()
-        from tests.unit.part_storage.support import TABLE
-
+        workers = Workers.of(pool)
+        knob.write(Faults(rate=1, of="CREATE DATABASE", moments=(Moment.BEFORE,), most=1))
         with pytest.raises(SqlError):
-            await ChdbPartStore.open(pool, TABLE, uuid)
-        store = await ChdbPartStore.open(pool, TABLE, uuid)
-        await store.load()
-        await add(pool, store, "SELECT 1, 'text'", "0_0_0_0")
-        assert await rows(pool) == "1"
-        await store.close()
+            await workers.run(lambda connection: connection.execute("SELECT 1"))
+        make = f"CREATE TABLE {SCRATCH_DATABASE}.t (a UInt8) ENGINE = Memory"
+        await workers.run(lambda connection: connection.execute(make))
+        await workers.release()
         await pool.close()
 
 
