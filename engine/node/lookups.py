@@ -12,17 +12,33 @@ written or removed any more, and the process would not end before the last looku
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import threading
 from typing import Any
 
+from engine.errors import TOO_FEW_DESCRIPTORS
+
+log = logging.getLogger(__name__)
+
+_NOT_ACCEPTED = "socket.accept() out of system resource"
+"""asyncio's word for it."""
+
 
 class NodeLoop(asyncio.SelectorEventLoop):
-    """asyncio's own, but for `getaddrinfo`, by which all connections and resolvers ask for names."""
+    """asyncio's own, but for `getaddrinfo`, by which all connections and resolvers ask for names, and what
+    is said where descriptors run out."""
 
     def __init__(self) -> None:
         super().__init__()
         self._lookups: dict[tuple[Any, ...], asyncio.Future[Any]] = {}
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """That no connection can be accepted is told in a line, each second that it is so."""
+        if context.get("message") == _NOT_ACCEPTED:
+            log.error("node.not_accepted error=%s hint=%s", context.get("exception"), TOO_FEW_DESCRIPTORS)
+            return
+        super().call_exception_handler(context)
 
     async def getaddrinfo(
         self, host: Any, port: Any, *, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0

@@ -13,6 +13,7 @@ from pathlib import Path
 from engine.config.watch import ConfigFile
 from engine.env import SystemEnv
 from engine.node.app import Node
+from engine.node.listening import take_all_descriptors
 from engine.node.lookups import NodeLoop
 
 log = logging.getLogger(__name__)
@@ -32,6 +33,7 @@ def run_node(config_file: Path, *, overrides: Mapping[str, str] | None = None) -
     try:
         config = ConfigFile(config_file, overrides=overrides or {})
         os.umask(config.node.umask)  # before the first file is made
+        take_all_descriptors()
         with asyncio.Runner(loop_factory=NodeLoop) as runner:
             return runner.run(_serve(config))
     finally:

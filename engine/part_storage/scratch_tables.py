@@ -23,6 +23,7 @@ from engine.part_storage.workers import SCRATCH_DATABASE, Connection, Workers
 from engine.replication.part_name import PartName
 from engine.replication.table_definition import TableDefinition, parse_definition
 from engine.sql.tokens import scan
+from engine.storage.errors import told
 
 _OF_SCRATCH = {
     **HIDDEN_SETTINGS,
@@ -138,12 +139,13 @@ class ScratchTables:
         return read
 
     def _text_of(self, connection: Connection, other: TableName | None) -> str:
-        """Empty if there is no such table, or if another one has the name of this one."""
+        """Empty if there is no such table, or if another one has the name of this one. Raises SqlError 76."""
         table = other or self._state.table
         where = f"database = {quote_string(table.database)} AND name = {quote_string(table.table)}"
         if other is None:
             where += f" AND has(data_paths, {quote_string(f'{self._state.data}/')})"
-        return connection.text(f"SELECT create_table_query FROM system.tables WHERE {where}")
+        rows = connection.rows(f"SELECT create_table_query FROM system.tables WHERE {where}")
+        return told(rows[0][0], table) if rows else ""
 
     def make(
         self,

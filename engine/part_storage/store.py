@@ -56,6 +56,7 @@ from engine.replication.part_store import (
 from engine.replication.table_definition import TableDefinition
 from engine.replication.table_metadata import TableMetadata
 from engine.storage import ChdbPool
+from engine.storage.errors import told
 
 _UNDERSCORES_OF_A_MUTATED_PART = 4
 
@@ -107,7 +108,7 @@ class ChdbPartStore:
             if not rows:
                 raise SqlError(Code.UNKNOWN_TABLE, f"Table {table} does not exist.")
             path, engine, create = rows[0]
-            return FoundTable(Path(path), engine, create)
+            return FoundTable(Path(path), engine, told(create, table))
 
         try:
             known = await workers.run(look) if found is None else found

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import TypeVar
 
-from engine.errors import Code, SqlError
+from engine.errors import TOO_FEW_DESCRIPTORS, Code, SqlError
 from engine.storage.shadowed_functions import refusal_of
 
 T = TypeVar("T")
@@ -17,8 +17,10 @@ _TAIL = re.compile(r"[\s.]*\((?:([A-Z][A-Z0-9_]+)|version [^()]*(?:\([^()]*\))?)
 _TRACE = re.compile(r"\s*\n\n0\. .*\Z", re.DOTALL)
 """Where in its program: chDB has no symbols, so that it says nothing."""
 _ERRNO = re.compile(r", errno: (\d+), strerror: ")
-_NO_DESCRIPTOR = "I/O error: Too many open files"
-"""Of the library that chDB has its connections from."""
+_NO_DESCRIPTOR = re.compile(
+    r"I/O error: Too many|\S*filesystem_error: .*: Too many open files(?: \[|\Z)", re.DOTALL
+)
+"""Where chDB leaves files and connections to libraries, which have no number for it."""
 _OF_A_MUTATION = re.compile(
     r"Exception happened during execution of mutations? '[^']*' with part '[^']*' reason: '(.*)'\. "
     r"This error maybe retryable",
@@ -50,7 +52,7 @@ def sql_error(text: str) -> SqlError:
 def _errno(message: str) -> int:
     found = _ERRNO.search(message)
     if found is None:
-        return errno.EMFILE if message.startswith(_NO_DESCRIPTOR) else 0
+        return errno.EMFILE if _NO_DESCRIPTOR.match(message) else 0
     return int(found.group(1))
 
 
@@ -62,6 +64,19 @@ def translated(function: Callable[[], T]) -> T:
         raise sql_error(str(error)) from None
     except UnicodeDecodeError as error:  # of the message, which quotes the statement
         raise sql_error(error.object.decode("utf-8", "backslashreplace")) from None
+
+
+def told(text: str, of: object) -> str:
+    """`text`, which chDB has shown of the definition of `of`: it is empty where chDB has no descriptor to
+    read it. Raises SqlError 76 then."""
+    if not text:
+        raise SqlError(
+            Code.CANNOT_OPEN_FILE,
+            f"chDB cannot read the definition of {of} now",
+            hint=TOO_FEW_DESCRIPTORS,
+            errno=errno.EMFILE,
+        )
+    return text
 
 
 def mutation_error(error: SqlError) -> SqlError:

@@ -41,6 +41,7 @@ from engine.node.http.response import ResultSender, error_response
 from engine.node.http.running import RunningStatements
 from engine.node.http.sessions import HttpSessions
 from engine.node.http.signed_reads import SignedReads
+from engine.node.listening import AT_ONCE, listen
 from engine.node.quotas import QuotaAccount, Quotas, spent_by
 from engine.node.statements.node_statements import NodeStatements
 from engine.node.statements.router import StatementRouter
@@ -72,6 +73,8 @@ _PREFLIGHT = {
 _MAX_LINE_BYTES = 1 << 20
 _READ_BYTES = 1 << 20
 """Of a body, read ahead of whoever uses it: every pause of the reading is paid for by the event loop."""
+_MAY_WAIT = 4096
+"""Connections that are not accepted yet."""
 _CLOSE_S = 1.0
 """For idle connections; statements have had their time before."""
 
@@ -135,13 +138,13 @@ class HttpServer:
         )
         await self._runner.setup()
         host, config = self._config.listen_host, self._config
-        site = web.TCPSite(self._runner, host, config.http_port, backlog=4096)
-        await site.start()
-        self.http_port = _port_of(site)
+        site = web.TCPSite(self._runner, host, config.http_port, backlog=AT_ONCE)
+        self.http_port = await listen(site, waiting=_MAY_WAIT)
         if config.tls is not None:
-            secure = web.TCPSite(self._runner, host, config.https_port, ssl_context=config.tls)
-            await secure.start()
-            self.https_port = _port_of(secure)
+            secure = web.TCPSite(
+                self._runner, host, config.https_port, ssl_context=config.tls, backlog=AT_ONCE
+            )
+            self.https_port = await listen(secure, waiting=_MAY_WAIT)
 
     async def stop(self, *, grace_s: float) -> None:
         """Stop accepting, give running statements `grace_s` seconds, cancel the rest."""
@@ -392,10 +395,3 @@ def _asked(user: User, account: QuotaAccount, query: HttpQuery, session: ChdbSes
         quota_use=account.use,
         native_revision=query.native_revision,
     )
-
-
-def _port_of(site: web.TCPSite) -> int:
-    server = site._server
-    sockets = getattr(server, "sockets", None)
-    assert sockets
-    return int(sockets[0].getsockname()[1])

@@ -31,6 +31,7 @@ from engine.node.interserver.protocol import (
     replica_path_of,
 )
 from engine.node.interserver.sending import PartSender
+from engine.node.listening import AT_ONCE, listen
 from engine.replication.bandwidth import Bandwidth
 from engine.replication.part_checksums import PartDiffers
 from engine.replication.part_name import PartName
@@ -40,6 +41,8 @@ from engine.replication.replica.switches import Activity, Switches
 log = logging.getLogger(__name__)
 
 _PIECE_BYTES = 256 << 10
+_MAY_WAIT = 1024
+"""Connections that are not accepted yet."""
 _CLOSE_S = 1.0
 _KEEP_ALIVE_S = 30.0
 _RETRY_AFTER_S = 10
@@ -105,16 +108,13 @@ class InterserverServer:
         await self._runner.setup()
         config = self._config
         site = web.TCPSite(
-            self._runner, config.listen_host, config.port, ssl_context=config.tls, backlog=1024
+            self._runner, config.listen_host, config.port, ssl_context=config.tls, backlog=AT_ONCE
         )
         try:
-            await site.start()
+            self.port = await listen(site, waiting=_MAY_WAIT)
         except OSError:
             await self.stop()
             raise
-        sockets = getattr(site._server, "sockets", None)
-        assert sockets
-        self.port = int(sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
         """Stop; sends under way are cut."""

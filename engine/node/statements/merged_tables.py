@@ -13,6 +13,7 @@ from engine.errors import SqlError
 from engine.names import TableName, quote_string
 from engine.node.replicated.running.local_tables import LocalTables
 from engine.sql.cursor import Cursor
+from engine.storage.errors import told
 
 _BEFORE = ("FROM", "JOIN", ",", "(")
 
@@ -62,8 +63,8 @@ def merge_calls(sql: str) -> Sequence[MergeCall]:
 
 
 def merge_of_engine(engine_full: str, own: TableName) -> Merge:
-    """What a table of engine Merge merges."""
-    cursor = Cursor(engine_full)
+    """What a table of engine Merge merges. Raises SqlError 76 for a definition that cannot be read."""
+    cursor = Cursor(told(engine_full, own))
     cursor.at = 1
     return Merge(tuple(engine_arguments(cursor)), own)
 

@@ -28,6 +28,7 @@ from engine.node.statements.view_parameters import view_calls, with_arguments
 from engine.sql.cursor import Cursor, NameRef
 from engine.sql.edit import Edit, apply_edits
 from engine.sql.parse import draft_of
+from engine.storage.errors import told
 
 OF_CHDB = frozenset({"system", "information_schema", "INFORMATION_SCHEMA"})
 """Databases in which nobody makes tables: what is made there is gone with the process."""
@@ -170,6 +171,7 @@ class DistributedViews:
         )
         found = []
         for database, name, engine, select, *target in rows:
+            told(select, TableName(database, name))
             if engine == "MaterializedView":
                 if await self._tables.find(TableName(*target)) is None:
                     continue

@@ -13,6 +13,7 @@ from engine.node.statements.statement import Asked
 from engine.node.statements.view_parameters import view_calls
 from engine.sql.cursor import Cursor
 from engine.sql.sources import read_tables
+from engine.storage.errors import told
 
 MERGE_FUNCTION = TableName("_table_function", "merge")
 """By this name chDB takes the filters of all calls of `merge()`."""
@@ -71,7 +72,7 @@ class Readings:
                 if source.engine == "Merge":
                     merges.append(merge_of_engine(source.engine_full, source.name))
                 elif source.engine == "View":
-                    inner, calls = _in_text(source.select, source.name.database)
+                    inner, calls = _in_text(told(source.select, source.name), source.name.database)
                     within |= inner
                     merges += calls
                 elif (table := self._tables.find(source.target)) is not None:

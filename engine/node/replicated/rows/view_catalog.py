@@ -11,6 +11,7 @@ from engine.node.replicated.rows.views import Links, View
 from engine.node.replicated.running.local_tables import LocalTables
 from engine.sql.cursor import Cursor
 from engine.sql.sources import read_tables
+from engine.storage.errors import told
 
 _EDGES = """
 SELECT database, name, dependencies_database, dependencies_table
@@ -36,6 +37,7 @@ async def read_links(local: LocalTables) -> Links:
     views, feeders = [], []
     for database, name, engine, uuid, *target, select, engine_full, text in await local.rows(_WRITERS):
         table, written = TableName(database, name), TableName(*target)
+        told(text, table)
         if engine != "MaterializedView" or _is_refreshed(text):
             feeder = feeder_of(table, engine, engine_full, written)
             feeders += [feeder] if feeder is not None else []

@@ -16,6 +16,7 @@ from engine.part_storage.part_files import remove_tree
 from engine.part_storage.table_state import staged_root
 from engine.part_storage.workers import SCRATCH_DATABASE
 from engine.storage import ChdbPool, ChdbSession
+from engine.storage.errors import told
 from engine.storage.metadata_files import uuids_on_disk
 from engine.storage.scope import Scope
 
@@ -199,7 +200,14 @@ class LocalTables:
             f"FROM system.tables WHERE {where}"
         )
         return [
-            LocalTable(UUID(uuid), TableName(database, name), engine, query, full, tuple(paths))
+            LocalTable(
+                UUID(uuid),
+                TableName(database, name),
+                engine,
+                told(query, f"{database}.{name}") if engine.endswith("MergeTree") else query,
+                full,
+                tuple(paths),
+            )
             for uuid, database, name, engine, query, full, paths in rows
         ]
 
