@@ -11,10 +11,11 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
-from engine.ddl.executor import Execution, Fingerprint, Steps
-from engine.errors import SqlError, ran_out
+from engine.ddl.executor import Execution, Fingerprint, Step, Steps
+from engine.errors import Code, SqlError, ran_out
 from engine.names import TableName, quote_string
 from engine.sql import Statement, parse_statement
 from engine.storage.chdb_pool import ChdbPool
@@ -27,11 +28,13 @@ from engine.storage.fingerprint import (
     read_fingerprint,
 )
 from engine.storage.guard import check_statement
+from engine.storage.orphans import set_orphan_aside
 from engine.storage.scope import Scope, set_statement
 from engine.storage.statement_text import sendable
 
 log = logging.getLogger(__name__)
 
+_DATA_IS_THERE = "Directory for table data "
 _REPLICATING = ("Replicated", "Shared")
 
 
@@ -53,9 +56,16 @@ class ChdbExecutor:
 
         User and query ids are for the log; chDB has one user and makes its own ids.
         """
-        check_statement(parse_statement(execution.sql), execution.sql)
+        statement = parse_statement(execution.sql)
+        check_statement(statement, execution.sql)
         async with self._session() as session:
-            await session.query(execution.sql, format="Null", scope=Scope(settings=execution.settings))
+            scope = Scope(settings=execution.settings)
+            try:
+                await session.query(execution.sql, format="Null", scope=scope)
+            except SqlError as error:
+                if not await self._threads.call(partial(self._made_way, statement, error)):
+                    raise
+                await session.query(execution.sql, format="Null", scope=scope)
 
     async def execute_recorded(
         self,
@@ -74,9 +84,13 @@ class ChdbExecutor:
             check_statement(statement, execution.sql)
 
         async with self._session() as session:
-            await session.query(
-                execution.sql, format="Null", scope=Scope(settings=execution.settings), before=before
-            )
+            scope = Scope(settings=execution.settings)
+            try:
+                await session.query(execution.sql, format="Null", scope=scope, before=before)
+            except SqlError as error:
+                if not await self._threads.call(partial(self._made_way, statement, error)):
+                    raise
+                await session.query(execution.sql, format="Null", scope=scope)
 
     async def takes_in_series(self, statement: Statement, database: str) -> bool:
         """Not while there are user-defined functions: what a statement needs cannot be told from its text."""
@@ -102,13 +116,30 @@ class ChdbExecutor:
                 for step in taken:
                     check_statement(step.statement, step.execution.sql)
                     with self._threads.disk_reserve.for_statement(step.execution.sql):
-                        connection.query(sendable(step.execution.sql), "Null")
+                        self._query(connection, step)
                     if not steps.done():
                         return
         except RuntimeError as error:
             raise sql_error(str(error)) from None
         finally:
             connection.close()
+
+    def _query(self, connection: Any, step: Step) -> None:
+        try:
+            connection.query(sendable(step.execution.sql), "Null")
+        except RuntimeError as error:
+            if not self._made_way(step.statement, sql_error(str(error))):
+                raise
+            connection.query(sendable(step.execution.sql), "Null")
+
+    def _made_way(self, statement: Statement, error: SqlError) -> bool:
+        """On a worker thread. Whether what a CREATE met was only what an attempt before it has left."""
+        return (
+            error.code == Code.TABLE_ALREADY_EXISTS
+            and statement.uuid is not None
+            and error.message.startswith(_DATA_IS_THERE)
+            and set_orphan_aside(self._path, statement.uuid.lower())
+        )
 
     def _connected(self, settings: Mapping[str, str]) -> Any:
         """A new connection with these settings. Raises SqlError."""

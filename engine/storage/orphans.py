@@ -58,6 +58,21 @@ def set_orphans_aside(path: Path) -> list[str]:
     return moved
 
 
+def set_orphan_aside(path: Path, uuid: str) -> bool:
+    """The same of one table's data while chDB runs, for who has been refused to CREATE a table of that UUID:
+    an attempt before, for which descriptors ran out, has left it. Whether there was such an orphan. Raises
+    Corrupt, and OSError."""
+    data = path / "store" / uuid[:3] / uuid
+    directories = [d for d in sorted((path / "store").glob("*/*")) if d.is_dir() and _NAME.match(d.name)]
+    if data not in directories or any(data.glob("*.sql")) or uuid in _named_in_metadata(path, directories):
+        return False
+    if any(data.iterdir()):
+        _move(data, private_directory(path) / "orphans")
+    else:
+        data.rmdir()
+    return True
+
+
 def set_table_aside(path: Path, definition: Path, uuid: str) -> Path:
     """One that chDB does not have, since it could not be loaded: chDB can neither drop nor rename it. Returns
     where its definition is.

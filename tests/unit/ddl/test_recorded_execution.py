@@ -105,6 +105,29 @@ async def test_a_statement_is_not_begun_without_a_digest_that_memory_lacked_for(
             assert recorded == [before]
 
 
+async def test_a_create_makes_way_for_itself_where_an_attempt_left_the_directory_of_its_data(
+    executor: ChdbExecutor, tmp_path: Path
+) -> None:
+    uuids = [f"{number}2345678-0000-4000-8000-000000000000" for number in range(3)]
+    store = tmp_path / "data" / "store"
+    left = [store / uuid[:3] / uuid for uuid in uuids]
+    for directory in left:
+        directory.mkdir(parents=True)
+    (left[0] / "format_version.txt").write_text("1")
+    sql = "CREATE TABLE t{} UUID '{}' (a UInt8) ENGINE = MergeTree ORDER BY a"
+    await _run(executor, sql.format(0, uuids[0]))
+    await executor.execute(Execution(sql.format(1, uuids[1])))
+    for number in range(2):
+        assert await executor.table_engine(TableName("default", f"t{number}")) == "MergeTree"
+    assert [each.name for each in (tmp_path / "data/oncluster/orphans").iterdir()] == [uuids[0]]
+
+    # A table that is there keeps its data.
+    with pytest.raises(SqlError) as said:
+        await executor.execute(Execution(sql.format(2, uuids[1])))
+    assert said.value.code == Code.TABLE_ALREADY_EXISTS
+    assert (left[1] / "format_version.txt").exists()
+
+
 async def test_a_digest_without_descriptors_is_none_rather_than_another_one(
     executor: ChdbExecutor, tmp_path: Path
 ) -> None:

@@ -105,6 +105,18 @@ async def test_all_of_them_run_those_of_one_table_in_order(
     assert [runner.begun(task) is not None for task in tasks] == [True] * 5
 
 
+async def test_what_an_attempt_has_left_of_a_table_does_not_stop_the_series(
+    runner: StatementRunner, executor: ChdbExecutor, tmp_path: Path
+) -> None:
+    uuid = "12345678-0000-4000-8000-000000000000"
+    (tmp_path / "data" / "store" / uuid[:3] / uuid / "detached").mkdir(parents=True)
+    again = f"CREATE TABLE default.y UUID '{uuid}' ON CLUSTER c {COLUMNS}"
+
+    assert await _run(runner, _tasks(_create("x"), again, _create("z"))) == [("0", 0), ("1", 0), ("2", 0)]
+
+    assert await executor.table_engine(TableName("default", "y")) == "MergeTree"
+
+
 async def test_an_outcome_is_on_disk_before_the_next_statement_on_its_table_begins(
     runner: StatementRunner, executor: ChdbExecutor, tmp_path: Path
 ) -> None:

@@ -8,10 +8,13 @@ import errno
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from engine.errors import Code, SqlError
+from engine.node.replicated.parts.check import CheckStatements
 from engine.part_storage import ChdbPartStore
 from engine.part_storage.part_files import files_of, hash_of_part, name_in, read_part
 from engine.part_storage.part_sizes import check_files
@@ -19,6 +22,7 @@ from engine.part_storage.part_ttl import ttl_in
 from engine.part_storage.workers import SCRATCH_DATABASE, Workers
 from engine.replication.part_name import PartName
 from engine.replication.part_store import MergeOptions
+from engine.sql import parse_statement
 from engine.storage import ChdbPool
 from engine.testing.failing_chdb import Faults, Knob, Moment
 from tests.unit.chdb_support import failing_chdb, without_descriptors
@@ -98,6 +102,32 @@ async def test_a_merge_that_found_no_memory_leaves_nothing_and_is_made_again(tmp
         await store.merge(sources, result, MergeOptions())
         await store.publish([result], sources)
         assert await rows(pool) == "0 1"
+
+
+async def test_check_table_says_nothing_of_a_part_that_was_merged_since_it_was_listed(tmp_path: Path) -> None:
+    async with two_parts(tmp_path) as (pool, store, _knob):
+        result, sources = PartName.parse("0_0_1_1"), named("0_0_0_0", "0_1_1_0")
+        verify, checked = store.verify, []
+
+        async def merges_before_the_second(name: PartName) -> None:
+            if checked:
+                await store.merge(sources, result, MergeOptions())
+                await store.publish([result], sources)
+            checked.append(str(name))
+            await verify(name)
+
+        store.verify = merges_before_the_second  # type: ignore[method-assign]
+        to_check: list[PartName] = []
+        running: Any = SimpleNamespace(
+            name="t", store=store, ctx=SimpleNamespace(check_later=to_check.append)
+        )
+        tables: Any = SimpleNamespace(find_for=lambda *_: running)
+        async with pool.use() as session:
+            sql = "CHECK TABLE t"
+            asked: Any = SimpleNamespace(sql=sql, session=session, settings={}, format="TabSeparated")
+            answer = await CheckStatements(tables).run(asked, parse_statement(sql))
+        assert answer is not None and (await answer.finish()).data == b"0_0_0_0\t1\t\n"
+        assert checked == ["0_0_0_0", "0_1_1_0"] and not to_check
 
 
 async def test_the_partition_of_a_value_is_not_refused_for_want_of_memory(tmp_path: Path) -> None:
