@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import errno
 import random
 import sys
 from collections.abc import Awaitable, Callable, Sequence
@@ -291,6 +292,30 @@ def test_rows_that_are_stored_and_could_not_be_shown_are_reported_and_shown_late
         await live.env.sleep(600)
         assert one.keys() == [1] and one.parts() == one.parts_in_keeper()
         assert await one.insert(1) is None, "and once"
+
+    run_live(main)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [SqlError(Code.MEMORY_LIMIT_EXCEEDED, "no memory"), OSError(errno.EMFILE, "Too many open files")],
+    ids=["memory", "descriptors"],
+)
+def test_what_runs_out_while_rows_are_shown_does_not_make_the_insert_s_end_unknown(error: Exception) -> None:
+    async def main(live: Live) -> None:
+        [one] = await live.cluster(1)
+        publish, failures = one.store.publish, 0
+
+        async def failing_at_first(add: Sequence[PartName], remove: Sequence[PartName] = ()) -> None:
+            nonlocal failures
+            failures += 1
+            if failures <= 3:
+                raise error
+            await publish(add, remove)
+
+        one.store.publish = failing_at_first  # type: ignore[method-assign]
+        assert await one.insert(1) is not None
+        assert one.keys() == [1] and one.parts() == one.parts_in_keeper()
 
     run_live(main)
 
