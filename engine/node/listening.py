@@ -1,4 +1,4 @@
-"""Descriptors: as many as the system gives, and listening that outlives their end.
+"""Listening that outlives the end of descriptors.
 
 While a process has no descriptor for one more connection, asyncio tells so and looks again after a second.
 That it does for each connection that it was to accept at once (`backlog`): thousands of times a second, each
@@ -8,21 +8,13 @@ here, and the system alone is told how many may wait.
 
 from __future__ import annotations
 
-import logging
 import os
-import resource
 import socket
 
 from aiohttp import web
 
-from engine.errors import TOO_FEW_DESCRIPTORS
-
-log = logging.getLogger(__name__)
-
 AT_ONCE = 1
 """The `backlog` of sites that `listen` starts."""
-_FEW = 4096
-"""A node with a hundred tables and as many clients has some hundreds open; a query, one for each file."""
 
 
 async def listen(site: web.TCPSite, *, waiting: int) -> int:
@@ -35,15 +27,3 @@ async def listen(site: web.TCPSite, *, waiting: int) -> int:
         with socket.socket(fileno=os.dup(each.fileno())) as same:
             same.listen(waiting)
     return int(sockets[0].getsockname()[1])
-
-
-def take_all_descriptors() -> None:
-    """Make the hard limit of open files the process's own, as ClickHouse does."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    except (ValueError, OSError) as error:  # on systems whose hard limit is more than a process may have
-        log.info("node.descriptors limit=%d error=%s", soft, error)
-        hard = soft
-    if hard != resource.RLIM_INFINITY and hard < _FEW:
-        log.warning("node.few_descriptors limit=%d hint=%s", hard, TOO_FEW_DESCRIPTORS)

@@ -12,15 +12,20 @@ written or removed any more, and the process would not end before the last looku
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
 import socket
 import threading
 from typing import Any
 
 from engine.errors import TOO_FEW_DESCRIPTORS
+from engine.patient_threads import PatientThreads
 
 log = logging.getLogger(__name__)
 
+_FOR_OTHER_WORK = min(32, (os.cpu_count() or 1) + 4)
+"""Threads, as many as asyncio has."""
 _NOT_ACCEPTED = "socket.accept() out of system resource"
 """asyncio's word for it."""
 
@@ -31,6 +36,7 @@ class NodeLoop(asyncio.SelectorEventLoop):
 
     def __init__(self) -> None:
         super().__init__()
+        self.set_default_executor(PatientThreads(_FOR_OTHER_WORK, "asyncio"))
         self._lookups: dict[tuple[Any, ...], asyncio.Future[Any]] = {}
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
@@ -43,12 +49,17 @@ class NodeLoop(asyncio.SelectorEventLoop):
     async def getaddrinfo(
         self, host: Any, port: Any, *, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0
     ) -> Any:
-        """As `socket.getaddrinfo`. Raises what that raises."""
+        """As `socket.getaddrinfo`. Raises what that raises, and OSError where there is no thread for it: whoever
+        connects knows that as an error of the network."""
         asked = (host, port, family, type, proto, flags)
         found = self._lookups.get(asked)
         if found is None:
             found = self.create_future()
-            threading.Thread(target=self._look_up, args=(asked, found), name="lookup", daemon=True).start()
+            thread = threading.Thread(target=self._look_up, args=(asked, found), name="lookup", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                raise OSError(errno.EAGAIN, f"The name {host} cannot be looked up now: {error}") from error
             # Only now: where no more threads are to be had, the next one who asks tries again.
             self._lookups[asked] = found
             found.add_done_callback(lambda done: self._forget(asked, done))

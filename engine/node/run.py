@@ -13,7 +13,7 @@ from pathlib import Path
 from engine.config.watch import ConfigFile
 from engine.env import SystemEnv
 from engine.node.app import Node
-from engine.node.listening import take_all_descriptors
+from engine.node.descriptors import take_all_descriptors
 from engine.node.lookups import NodeLoop
 
 log = logging.getLogger(__name__)

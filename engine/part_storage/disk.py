@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from engine.patient_threads import PatientThreads
+
 _MAX_DESCRIPTORS = 200
 _WRITE, _WRITE_AND_WAIT = 2, 7
 _FILE_SYSTEMS_WITH_ONE_LOG = frozenset({"ext3", "ext4", "xfs"})
@@ -167,7 +169,7 @@ def _has_one_log(path: Path) -> bool:
 
 @functools.cache
 def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(_AT_ONCE - 1, thread_name_prefix="fsync")
+    return PatientThreads(_AT_ONCE - 1, "fsync")
 
 
 @functools.cache

@@ -23,6 +23,7 @@ from typing import Any, Self, TypeVar
 from engine.env import Env, SystemEnv
 from engine.errors import Busy, Code, SqlError
 from engine.names import TableName, quote_string
+from engine.patient_threads import PatientThreads
 from engine.storage.awaited_values import register
 from engine.storage.buffer_tables import write_buffers
 from engine.storage.chdb_module import load_chdb
@@ -59,9 +60,9 @@ class ChdbPool:
         self.env = env
         self.may_wait_for_others = max(1, max_running - max(1, max_running // 4))
         """So many statements may hold threads while they wait for nodes that may ask this one meanwhile."""
-        self._threads = ThreadPoolExecutor(max_running, thread_name_prefix="chdb")
-        self._readers = ThreadPoolExecutor(_MOST_READERS, thread_name_prefix="chdb-reader")
-        self._control = ThreadPoolExecutor(1, thread_name_prefix="chdb-control")
+        self._threads = PatientThreads(max_running, "chdb")
+        self._readers = PatientThreads(_MOST_READERS, "chdb-reader")
+        self._control = PatientThreads(1, "chdb-control")
         self._reserved: list[ThreadPoolExecutor] = []
         self._anchor: Any = None
         self.on_kill: Callable[[str], None] = lambda _: None
@@ -185,7 +186,7 @@ class ChdbPool:
 
     def reserve(self, threads: int) -> ReservedThreads:
         """Threads that nobody else's statements occupy; they end with the pool."""
-        executor = ThreadPoolExecutor(threads, thread_name_prefix="chdb-reserved")
+        executor = PatientThreads(threads, "chdb-reserved")
         self._reserved.append(executor)
         return ReservedThreads(self, executor)
 

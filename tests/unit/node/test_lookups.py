@@ -104,3 +104,21 @@ def test_a_lookup_that_lasts_does_not_hold_up_the_end_of_the_process() -> None:
     """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "given up\n", "")
+
+
+def test_a_name_that_there_is_no_thread_for_is_an_error_of_the_network(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuses(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", refuses)
+            with pytest.raises(OSError, match="cannot be looked up now"):
+                await loop.getaddrinfo("localhost", 80)
+        assert await loop.getaddrinfo("localhost", 80)
+
+    with asyncio.Runner(loop_factory=NodeLoop) as runner:
+        runner.run(main())
