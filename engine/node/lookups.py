@@ -49,8 +49,8 @@ class NodeLoop(asyncio.SelectorEventLoop):
     async def getaddrinfo(
         self, host: Any, port: Any, *, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0
     ) -> Any:
-        """As `socket.getaddrinfo`. Raises what that raises, and OSError where there is no thread for it: whoever
-        connects knows that as an error of the network."""
+        """As `socket.getaddrinfo`. Raises what that raises, and OSError where there is no thread for it:
+        whoever connects takes that for an error of the network."""
         asked = (host, port, family, type, proto, flags)
         found = self._lookups.get(asked)
         if found is None:
