@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from engine.config.model import Topology, User
-from engine.errors import NodeExists, SqlError
+from engine.errors import Code, NodeExists, SqlError
 from engine.keeper.memory import MemoryKeeperServer
 from engine.keeper.recipes import SessionHolder
 from engine.names import HostId, TableName
@@ -71,6 +71,24 @@ class Bomb:
         self.steps += 1
 
 
+@dataclass
+class Memory:
+    """Of chDB: there is none at steps `at` and `at + 1`; each look is a step, each change two, before and
+    behind."""
+
+    at: int = -1
+    steps: int = 0
+
+    def tick(self) -> None:
+        self.steps += 1
+        if self.at < self.steps <= self.at + 2 and self.at >= 0:
+            raise SqlError(Code.MEMORY_LIMIT_EXCEEDED, "Memory limit exceeded")
+
+    @property
+    def has_failed(self) -> bool:
+        return self.steps > self.at >= 0
+
+
 class Disk(LocalTables):
     """chDB's tables: what is in it outlives the process."""
 
@@ -78,11 +96,16 @@ class Disk(LocalTables):
         self.tables: dict[UUID, TableName] = {}
         self.dropped_tables: dict[UUID, TableName] = {}
         self.bomb = Bomb()
+        self.memory = Memory()
         self.settings: Mapping[str, str] = {}
         """Of the session that it stands for, too."""
         self.refuses_drop = False
         self.cannot_load = False
         self.has_database = True
+
+    def _tick(self) -> None:
+        self.bomb.tick()
+        self.memory.tick()
 
     async def run(self, sql: str) -> None:
         """RENAME of one table to a free name, EXCHANGE of two, or DETACH."""
@@ -94,22 +117,23 @@ class Disk(LocalTables):
         if sql.startswith("EXCHANGE"):
             one, two = await self.named(old), await self.named(new)
             assert one is not None and two is not None
-            self.bomb.tick()
+            self._tick()
             self.tables |= {one.uuid: new, two.uuid: old}
-            self.bomb.tick()
+            self._tick()
             return
         assert statement.kind is StatementKind.RENAME_TABLE, sql
         found = await self.named(old)
         assert found is not None
         assert await self.named(new) is None
-        self.bomb.tick()
+        self._tick()
         self.tables[found.uuid] = new
-        self.bomb.tick()
+        self._tick()
 
     async def named(self, name: TableName) -> LocalTable | None:
         return next((_local(u, n) for u, n in self.tables.items() if n == name), None)
 
     async def by_uuid(self, uuids: Sequence[UUID]) -> Mapping[UUID, LocalTable]:
+        self.memory.tick()
         return {uuid: _local(uuid, self.tables[uuid]) for uuid in uuids if uuid in self.tables}
 
     async def with_settings(self, settings: Mapping[str, str]) -> Sequence[LocalTable]:
@@ -131,9 +155,9 @@ class Disk(LocalTables):
         return []
 
     async def drop(self, name: TableName, uuid: UUID) -> None:
-        self.bomb.tick()
+        self._tick()
         self.tables.pop(uuid, None)
-        self.bomb.tick()
+        self._tick()
 
     async def last_dropped(self, name: TableName, uuid: str | None = None) -> UUID | None:
         return next((u for u, n in self.dropped_tables.items() if n == name and uuid in (None, str(u))), None)
@@ -158,7 +182,7 @@ class Disk(LocalTables):
         if statement.kind in (StatementKind.RENAME_TABLE, StatementKind.EXCHANGE_TABLES):
             await self.run(sql)
             return NOTHING
-        self.bomb.tick()
+        self._tick()
         if sql.startswith("UNDROP"):
             uuid = await self.last_dropped(statement.tables[0])
             assert uuid is not None
@@ -175,11 +199,11 @@ class Disk(LocalTables):
                 inner = await self.named(inner_name(found.name, found.uuid))
                 if inner is not None:  # a view's own table goes first
                     del self.tables[inner.uuid]
-                    self.bomb.tick()
+                    self._tick()
                 del self.tables[found.uuid]
                 if "SYNC" not in sql:
                     self.dropped_tables[found.uuid] = found.name
-        self.bomb.tick()
+        self._tick()
         return NOTHING
 
 

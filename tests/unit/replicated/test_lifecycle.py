@@ -33,6 +33,7 @@ from tests.unit.replicated.lifecycle_support import (
     UNDROP,
     Bomb,
     Killed,
+    Memory,
     Process,
     World,
 )
@@ -199,6 +200,36 @@ def test_drop_killed_anywhere_is_finished_by_the_next_process(tmp_path: Path, cr
 
     assert _each_step(tmp_path, drop) > 20
     assert seen == {THERE, GONE}
+
+
+def test_create_and_drop_that_find_no_memory_at_any_step_can_be_repeated(tmp_path: Path) -> None:
+    async def fails_at(world: World, at: int) -> bool:
+        process = Process(world, Bomb())
+        await process.life.start()
+        world.disk.memory = Memory(at)
+        for sql, behind in ((CREATE, THERE), (DROP, GONE)):
+            tries = 0
+            while tries := tries + 1:
+                assert tries < 5, "it fails for other reasons"
+                try:
+                    await process.run(sql)
+                except SqlError as error:
+                    assert error.code == Code.MEMORY_LIMIT_EXCEEDED, error
+                else:
+                    break
+            if sql is DROP:  # Keeper's side of it may go on in the background
+                await world.env.sleep(60)
+            assert await process.state() == behind
+            assert len(process.catalog.all()) == (behind == THERE)
+            assert (process.tables.find(NAME) is not None) is (behind == THERE)
+        await world.env.sleep(60)
+        assert await process.state() == GONE and not process.catalog.all()
+        has_failed = world.disk.memory.has_failed
+        world.disk.memory = Memory()
+        await process.end()
+        return has_failed
+
+    assert _each_step(tmp_path, fails_at) > 5
 
 
 def test_what_chdb_refuses_to_drop_goes_on_as_before(tmp_path: Path) -> None:

@@ -160,6 +160,7 @@ class CreateStatements:
         self, asked: Asked, statement: Statement, definition: Definition, name: TableName
     ) -> None:
         life = self._life
+        await life.free_name(name)
         if await self.is_there(name):
             record = life.catalog.named(name)
             is_same = statement.uuid and record is not None and str(record.uuid) == statement.uuid.lower()
@@ -234,11 +235,11 @@ class CreateStatements:
         try:
             async with life.tables.local_writes.taking([name]):
                 await make_in_chdb(asked, definition, record)
+            is_made = uuid in await life.local.by_uuid([uuid])
         except SqlError:
-            await life.local.drop(name, uuid)
-            life.catalog.remove(uuid)
+            await life.undo_in_chdb(record)
             raise
-        if uuid not in await life.local.by_uuid([uuid]):
+        if not is_made:
             # IF NOT EXISTS, and somebody else's plain table was there in the meantime.
             life.catalog.remove(uuid)
             return

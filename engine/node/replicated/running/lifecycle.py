@@ -37,6 +37,7 @@ from engine.errors import (
     SqlError,
     Unavailable,
     UnknownOutcome,
+    ran_out,
 )
 from engine.keeper.base import Keeper
 from engine.keeper.recipes import SessionHolder
@@ -274,13 +275,44 @@ class TableLifecycle:
             server_uuid=self._server_uuid,
         )
 
+    async def undo_in_chdb(self, record: TableRecord) -> None:
+        """After an error of CREATE before Keeper heard of it. Without memory for it now, it is a DROP that
+        goes on in the background, or in the next CREATE at the same place."""
+        try:
+            await self.local.drop(record.name, record.uuid)
+        except SqlError as error:
+            if not ran_out(error):
+                raise
+            self.catalog.put(replace(record, state=TableState.DROPPING))
+            self.until_done(partial(self._undo_later, record.uuid), f"undo {record.name}")
+            return
+        self.catalog.remove(record.uuid)
+
+    async def free_name(self, name: TableName) -> None:
+        """Before a CREATE: what chDB could not drop yet of one that failed is no table of this name."""
+        for record in self.catalog.all():
+            if record.name == name and record.state is TableState.DROPPING:
+                await self._drop_local(record)
+
+    async def _undo_later(self, uuid: UUID) -> None:
+        record = self.catalog.get(uuid)
+        if record is None:
+            return
+        await self.holder.get()
+        async with self.names.hold([record.name]):  # no CREATE of the same name, which may have the same UUID
+            await self._drop_later(uuid)
+
     async def undo_create(self, record: TableRecord) -> None:
         """After an error of CREATE: everything of the table goes, Keeper's side when it can be reached."""
         self.catalog.put(replace(record, state=TableState.DROPPING))
         table = self.tables.by_uuid(record.uuid)
         if table is not None:
             await self._stop(table)
-        await self._drop_local(record)
+        try:
+            await self._drop_local(record)
+        except SqlError as error:  # it is tried again below
+            if not ran_out(error):
+                raise
         if table is not None:
             await table.store.destroy()
         await self._finish_or_later(record)
@@ -354,13 +386,27 @@ class TableLifecycle:
             await self._stop(table)
         try:
             await drop_in_chdb()
-        except SqlError:
+        except SqlError as error:
+            if ran_out(error) and await self._is_gone(record.uuid):
+                log.warning("replicated.dropped_in_spite_of table=%s error=%s", record.name, error)
+                return
             self.catalog.put(record)
             self.dropped.remove(record.uuid)
             if table is not None:
                 await table.store.close()
                 await self.reattach(record.uuid)
             raise
+
+    async def _is_gone(self, uuid: UUID) -> bool:
+        """Whether chDB has the table no more. It has to be known: it is asked until it has memory to tell."""
+        while True:
+            try:
+                return uuid not in await self.local.by_uuid([uuid])
+            except SqlError as error:
+                if not ran_out(error):
+                    raise
+                log.warning("replicated.look_again uuid=%s error=%s", uuid, error)
+            await self._env.sleep(_RETRY_PAUSE_S)
 
     async def dropped_by_chdb(self, record: TableRecord) -> None:
         """chDB has dropped the table already: the rest of the steps."""
