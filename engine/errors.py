@@ -139,6 +139,10 @@ class SqlError(Refused):
         self.errno = errno
         self.name = name or (Code(code).name if code in Code._value2member_map_ else "")
 
+    def reworded(self, message: str) -> SqlError:
+        """The same error in other words."""
+        return SqlError(self.code, message, hint=self.hint, name=self.name, errno=self.errno)
+
     @property
     def display_text(self) -> str:
         """As a ClickHouse server words it: `Code: 60. DB::Exception: … (UNKNOWN_TABLE)`."""

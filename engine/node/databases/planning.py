@@ -71,7 +71,7 @@ class AlterPlanner:
             except SqlError as error:
                 message = error.message.replace(scratch.quoted, table.quoted)
                 message = message.replace(str(scratch), str(table))
-                raise SqlError(error.code, message, hint=error.hint, name=error.name) from error
+                raise error.reworded(message) from error
             finally:
                 await self._drop()
         if altered is None:

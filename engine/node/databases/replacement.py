@@ -71,7 +71,7 @@ class Replacement:
         except SqlError as error:  # and nothing else: cut off, the exchange may take place nevertheless
             await self.settle()
             message = error.message.replace(kept.quoted, name.quoted).replace(str(kept), str(name))
-            raise SqlError(error.code, message, hint=error.hint, name=error.name) from error
+            raise error.reworded(message) from error
 
     async def undo(self, name: TableName) -> None:
         """2 again, then 4: the statement was not committed. Raises SqlError, and everything stays then."""

@@ -23,4 +23,4 @@ async def errors_about(asked: Asked, table: TableName, stage: TableName) -> Asyn
         if error.code == Code.SYNTAX_ERROR and len(asked.sql) <= _MOST_CHECKED:
             await asked.check_syntax()
         message = error.message.replace(stage.quoted, table.quoted).replace(str(stage), str(table))
-        raise SqlError(error.code, message, hint=error.hint, name=error.name) from error
+        raise error.reworded(message) from error

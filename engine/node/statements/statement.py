@@ -127,7 +127,7 @@ class Asked:
             )
         except SqlError as error:
             message = error.message.partition(": In scope SELECT formatQuerySingleLine(")[0]
-            raise SqlError(error.code, message, hint=error.hint, name=error.name) from error
+            raise error.reworded(message) from error
 
     async def run(self, sql: str, *, is_harmless: bool, session: ChdbSession | None = None) -> QueryResult:
         """One statement in chDB as this request runs it; `is_harmless` as in `ChdbSession.query`. Raises

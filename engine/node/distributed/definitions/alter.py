@@ -109,7 +109,7 @@ class AlterDistributed:
         except SqlError as error:
             message = error.message.replace(scratch.quoted, table.name.quoted)
             message = message.replace(str(scratch), str(table.name))
-            raise SqlError(error.code, message, hint=error.hint, name=error.name) from error
+            raise error.reworded(message) from error
         finally:
             await local.run(f"DROP TABLE IF EXISTS {scratch.quoted} SYNC")
 

@@ -36,4 +36,4 @@ async def on_local_parts(
         message = error.message
         for name, directory in local.items():
             message = message.replace(directory, name)
-        raise SqlError(error.code, message, hint=error.hint, name=error.name) from error
+        raise error.reworded(message) from error
