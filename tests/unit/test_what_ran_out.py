@@ -9,19 +9,18 @@ import pytest
 from engine.errors import Code, SqlError, disk_error, is_passing, ran_out
 from engine.storage.errors import mutation_error, sql_error, told
 
-_FILE = "Cannot open file /d/store/a.bin: , errno: 24, strerror: Too many open files"
+_NONE = ", errno: 24, strerror: Too many open files"
+_FILE = f"Cannot open file /d/store/a.bin: {_NONE}"
+_LISTING = "std::__1::filesystem::filesystem_error: filesystem error: in directory_iterator(...)"
+_MUTATION = "Exception happened during execution of mutation 'mutation_6.txt' with part 'all_1_5_1' reason"
 WORDS = [
     f"Code: 76. DB::ErrnoException: {_FILE}. (CANNOT_OPEN_FILE)",
     f"Code: 76. DB::Exception: {_FILE}: (while reading column v): (while reading from part /d/all_1_5_1/). ",
-    "Code: 573. DB::ErrnoException: Cannot open epoll descriptor: , errno: 24, strerror: Too many open files. "
-    "(EPOLL_ERROR)",
-    "Code: 298. DB::Exception: Cannot create pipe: , errno: 24, strerror: Too many open files: While executing "
-    "URL. (CANNOT_PIPE)",
+    f"Code: 573. DB::ErrnoException: Cannot open epoll descriptor: {_NONE}. (EPOLL_ERROR)",
+    f"Code: 298. DB::Exception: Cannot create pipe: {_NONE}: While executing URL. (CANNOT_PIPE)",
     "Code: 1000. DB::Exception: I/O error: Too many open files. (POCO_EXCEPTION)",
-    "Code: 1001. DB::Exception: std::__1::filesystem::filesystem_error: filesystem error: in "
-    'directory_iterator::directory_iterator(...): Too many open files ["/d/data/_oncluster/stage_1"]',
-    "Code: 341. DB::Exception: Exception happened during execution of mutation 'mutation_6.txt' with part "
-    f"'all_1_5_1' reason: 'Code: 76. DB::ErrnoException: {_FILE}. (CANNOT_OPEN_FILE)'. This error maybe retryable",
+    f'Code: 1001. DB::Exception: {_LISTING}: Too many open files ["/d/data/_oncluster/stage_1"]',
+    f"Code: 341. DB::Exception: {_MUTATION}: 'Code: 76. DB::Exception: {_FILE}.'. This error maybe retryable",
     "Code: 241. DB::Exception: Query memory limit exceeded: would use 5 GiB. (MEMORY_LIMIT_EXCEEDED)",
     "Code: 439. DB::Exception: Cannot schedule a task: failed to start the thread. (CANNOT_SCHEDULE_TASK)",
 ]
