@@ -22,7 +22,8 @@ part renamed. A block id that is found then and names one of our own earlier nam
 
 What is not known in the end (Keeper stays away) is 319 UNKNOWN_STATUS_OF_INSERT, and the part is left staged
 for the part check and the next activation to decide. Repeating the INSERT is safe with deduplication. An
-INSERT of more parts than fit into one transaction that fails after the first ends with 319, too.
+INSERT of more parts than fit into one transaction that fails after the first ends with 319, too, and so does
+one of whose parts some have their quorum and of others it was given up.
 
 Block ids are written to `blocks/` as `<partition>_<low>_<high>`: of the data's hash, or of `<token>_<n>`
 where n counts the parts of that partition in this INSERT. That is the layout that servers of all versions
@@ -105,6 +106,10 @@ class Inserted:
     is_duplicate: bool
 
 
+class _GivenUp(SqlError):
+    """285: the quorum of one part was given up, and the part is not inserted."""
+
+
 class Inserter:
     """One INSERT statement. `commit` may be called several times; parts are numbered on for the token."""
 
@@ -172,11 +177,17 @@ class Inserter:
                 done = await insert_group(
                     self._ctx, group, quorum, max_retries=options.max_retries, early=early
                 )
+                given_up: _GivenUp | None = None
                 for index, result in zip(chosen, done, strict=True):
                     each = pending[index]
-                    if quorum is None or await self._is_reached(each, result, quorum, options):
-                        results[index] = Inserted(parts[index], result.name, result.is_duplicate)
-                    # Otherwise the block was forgotten meanwhile: the rows are new, and inserted now.
+                    try:
+                        if quorum is None or await self._is_reached(each, result, quorum, options):
+                            results[index] = Inserted(parts[index], result.name, result.is_duplicate)
+                        # Otherwise the block was forgotten meanwhile: the rows are new, and inserted now.
+                    except _GivenUp as error:  # what became of the others of its transaction has to be said
+                        given_up = error
+                if given_up is not None:
+                    raise given_up
         except OnclusterError as error:
             if results and error.code != Code.UNKNOWN_STATUS_OF_INSERT:
                 reason = f"{len(results)} of {len(parts)} parts were inserted, then: {error}"
@@ -264,8 +275,8 @@ class Inserter:
     ) -> bool:
         """Wait for the quorum of a part. False: it was a duplicate of one whose block was forgotten since.
 
-        Raises SqlError 319 after `quorum_timeout_s` and when the table ends, 285 if the quorum of our own
-        part was given up.
+        Raises SqlError 319 after `quorum_timeout_s` and when the table ends, _GivenUp if the quorum of our
+        own part was given up.
         """
         deadline_s = self._ctx.env.monotonic_s() + options.quorum_timeout_s
         try:
@@ -281,7 +292,7 @@ class Inserter:
             if not pending.names:
                 return False
             await self._set_aside(result.name)
-            raise SqlError(
+            raise _GivenUp(
                 Code.TOO_FEW_LIVE_REPLICAS,
                 f"The quorum of part {result.name} of {self._ctx.name} was given up while this replica was "
                 "not active: no other replica had got it. It is not inserted.",
