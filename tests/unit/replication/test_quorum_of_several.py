@@ -1,4 +1,4 @@
-"""An INSERT of several parts that wait for their quorums together, and what is said when some are given up."""
+"""An INSERT of several parts that wait for their quorums together: what is said when some are given up."""
 
 from __future__ import annotations
 
