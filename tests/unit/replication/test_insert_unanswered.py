@@ -16,6 +16,7 @@ from engine.keeper.base import ANY_VERSION, Op, OpResult, Remove
 from engine.keeper.faults import FaultPlan
 from engine.keeper.session import RequestKind
 from engine.keeper.tree import Caller
+from engine.replication.commands.drop import drop_dead_replica
 from engine.replication.commands.insert import Inserter, InsertOptions
 from engine.replication.part_name import PartName
 from engine.replication.part_store import NewPart, Part
@@ -99,6 +100,51 @@ def test_the_session_ends_with_the_commit_and_a_new_one_finds_out(committed: boo
         (done,) = await task
         assert str(done.name) == ("all_1_1_0" if committed else "all_2_2_0")
         assert replica.values() == [0, 1] and len(bench.log()) == 2 and bench.locks() == []
+
+    run(main)
+
+
+def test_rows_that_readers_see_in_a_merged_part_when_the_insert_finds_out_are_not_shown_again() -> None:
+    """1. The insert is committed, its answer lost, and its session over. 2. The replica has been away for so
+    long that it is made like another one, which has merged the part. 3. A new session looks."""
+
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica()
+        await insert(replica, 0, options=PLAIN)
+        lose_nth_multi(bench, replica, 2, Lost.REPLY, then=lambda: bench.server.partition("r1"))
+        task = asyncio.create_task(insert(replica, 1, options=PLAIN))
+        while not replica.ctx.is_readonly:
+            await bench.env.sleep(0.05)
+        assert list(replica.store.staged) == [name("all_1_1_0")]
+        both = await replica.store.write("all", [{"k": 0, "v": 0}, {"k": 1, "v": 0}])
+        await replica.store.stage_inserted(both, name("all_0_1_1"))
+        await replica.store.publish([name("all_0_1_1")], [name("all_0_0_0")])
+        bench.server.heal("r1")
+        await replica.activate()
+        (done,) = await task
+        assert str(done.name) == "all_1_1_0"
+        assert replica.values() == [0, 1] and not replica.store.staged
+
+    run(main)
+
+
+def test_an_insert_that_was_executed_by_a_replica_that_is_dropped_does_not_say_that_it_was_not() -> None:
+    """1. The insert is committed, its answer lost. 2. Somebody drops the replica, which is away. 3. A new
+    session looks, and finds no replica. Its entry of the log is there, and others may have the part."""
+
+    async def main(bench: Bench) -> None:
+        replica, _ = await bench.replica("r1"), await bench.replica("r2")
+        await insert(replica, 0, options=PLAIN)
+        lose_nth_multi(bench, replica, 2, Lost.REPLY, then=lambda: bench.server.partition("r1"))
+        task = asyncio.create_task(insert(replica, 1, options=PLAIN))
+        while not replica.ctx.is_readonly or bench.has(replica.ctx.me.is_active):
+            await bench.env.sleep(0.05)
+        assert bench.inserted() == ["all_0_0_0", "all_1_1_0"]
+        await drop_dead_replica(await bench.keeper(), PATHS, "r1")
+        bench.server.heal("r1")
+        with pytest.raises(SqlError) as caught:
+            await task
+        assert caught.value.code == Code.UNKNOWN_STATUS_OF_INSERT
 
     run(main)
 
