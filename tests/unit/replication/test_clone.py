@@ -162,12 +162,14 @@ async def test_a_replica_that_lies_in_detached_is_attached_and_not_fetched(bench
     assert "all_7_7_0" not in again.detached
 
 
+@pytest.mark.parametrize("is_back_soon", [False, True], ids=["still to be fetched", "fetched again"])
 def test_a_part_that_the_source_finds_damaged_meanwhile_is_fetched_here_too(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, is_back_soon: bool
 ) -> None:
     """1. r2 lists the queue of r1. 2. r1's part check moves a part from `parts/` to `queue/`. 3. r2 lists the
-    parts of r1."""
+    parts of r1. 4. r1 may have the part again, and nothing of it in its queue. 5. r2 lists the queue."""
     read_queue = clone.read_queue
+    part = P("all_0_0_0")
 
     @simulated
     async def story(bench: Bench) -> None:
@@ -175,21 +177,25 @@ def test_a_part_that_the_source_finds_damaged_meanwhile_is_fetched_here_too(
         await one.insert(5)
         await bench.quiet(one)
         await one.stop()
-        is_moved = False
+        listings = 0
+        header, entry = b"", ""
 
         async def read_and_move(keeper: Keeper, source: ReplicaPaths) -> list[clone._Queued]:
-            nonlocal is_moved
+            nonlocal listings, header, entry
+            listings += 1
+            if listings == 2 and is_back_soon:
+                await bench.admin.multi([Remove(entry), Create(source.part(part), header)])
             found = await read_queue(keeper, source)
-            if not is_moved:
-                is_moved = True
-                fetch = LogEntry(GetPart(P("all_0_0_0")), "", time_text(bench.env.now_s()))
+            if listings == 1:
+                header = (await bench.admin.get(source.part(part))).data
+                fetch = LogEntry(GetPart(part), "", time_text(bench.env.now_s()))
                 again = Create(source.queue_prefix, fetch.to_bytes(), CreateMode.PERSISTENT_SEQUENTIAL)
-                await bench.admin.multi([again, Remove(source.part(P("all_0_0_0")))])
+                entry = str((await bench.admin.multi([again, Remove(source.part(part))]))[0])
             return found
 
         monkeypatch.setattr(clone, "read_queue", read_and_move)
         await bench.start("r2")
-        assert [entry.action for entry in await bench.queue("r2")] == [GetPart(P("all_0_0_0"))]
+        assert [queued.action for queued in await bench.queue("r2")] == [GetPart(part)]
 
     story()
 
