@@ -12,10 +12,11 @@ from collections.abc import Awaitable, Callable, Sequence
 import pytest
 
 from engine.errors import BadArguments, Code, ConnectionLoss, OnclusterError, SqlError
-from engine.keeper.base import ANY_VERSION, Op, OpResult, Remove
+from engine.keeper.base import ANY_VERSION, Keeper, Op, OpResult, Remove
 from engine.keeper.faults import FaultPlan
 from engine.keeper.session import RequestKind
 from engine.keeper.tree import Caller
+from engine.replication.commands import insert_transaction
 from engine.replication.commands.drop import drop_dead_replica
 from engine.replication.commands.insert import Inserter, InsertOptions
 from engine.replication.part_name import PartName
@@ -23,8 +24,10 @@ from engine.replication.part_store import NewPart, Part
 from engine.replication.replica.block_numbers import (
     cancel_committing,
 )
+from engine.replication.replica.context import ReplicaContext
+from engine.replication.replica.quorum_waiting import any_session
 from tests.unit.replication.insert_support import DEDUP, PLAIN, insert, name
-from tests.unit.replication.live_support import Live
+from tests.unit.replication.live_support import Live, check_equal
 from tests.unit.replication.live_support import run as run_live
 from tests.unit.replication.replica_bench import PATHS, Bench, Replica, run
 
@@ -312,6 +315,46 @@ def test_an_insert_that_is_cancelled_while_keeper_does_not_answer_ends_soon_and_
         assert replica.values() == [0, 1] and bench.locks() == []
 
     run(main)
+
+
+@pytest.mark.parametrize("what", ["request", "reply"])
+def test_a_term_that_begins_while_an_insert_is_in_doubt_leaves_its_part_to_it(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start throws away what is staged and not in Keeper; this insert comes back to it."""
+
+    async def main(live: Live) -> None:
+        one, two = await live.cluster(2)
+        await one.insert(0, options=PLAIN)
+        session = one.ctx.session()
+        real = session.multi
+
+        async def lost_for_long(ops: Sequence[Op]) -> list[OpResult]:
+            if any(op.path == PATHS.log_prefix for op in ops):
+                getattr(live.server, f"lose_next_{what}")(session.session_id, kind=RequestKind.MULTI)
+                try:
+                    return await real(ops)
+                finally:
+                    live.server.partition("r1")
+            return await real(ops)
+
+        async def when_the_term_has_begun(ctx: ReplicaContext, *, timeout_s: float | None = None) -> Keeper:
+            while ctx.is_readonly or not live.has(ctx.me.is_active):
+                await live.env.sleep(0.1)
+            return await any_session(ctx, timeout_s=timeout_s)
+
+        monkeypatch.setattr(insert_transaction, "any_session", when_the_term_has_begun)
+        session.multi = lost_for_long  # type: ignore[method-assign]
+        inserting = asyncio.create_task(one.insert(1, options=PLAIN))
+        while not one.ctx.is_readonly or live.has(one.ctx.me.is_active):
+            await live.env.sleep(0.1)
+        live.server.heal("r1")
+        assert await inserting == ("all_1_1_0" if what == "reply" else "all_2_2_0")
+        await live.quiet()
+        assert one.keys() == two.keys() == [0, 1]
+        check_equal(one, two)
+
+    run_live(main)
 
 
 def test_rows_that_are_stored_and_could_not_be_shown_are_reported_and_shown_later() -> None:
