@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from engine.distributed.batches import BatchRecord, can_join
 from engine.distributed.sender import DirectorySender, Outgoing, SenderOptions
 from engine.distributed.spool_disk import LocalDisk
+from engine.distributed.spool_file import FileHead
 from engine.distributed.spool_names import BROKEN, CURRENT_BATCH, SENT_BATCH
 from engine.distributed.spool_table import SpoolOptions, TableSpool
 from engine.env import SystemEnv
@@ -149,3 +151,29 @@ def test_a_record_that_cannot_be_read_keeps_no_spool_from_starting(tmp_path: Pat
     with pytest.raises(Corrupt):
         asyncio.run(again.send_all())
     assert receiver.tokens == [] and set(disk.names(f"{TO}/{BROKEN}")) == {"1.bin", "2.bin"}
+
+
+ONE = FileHead("one", ("k", "v"), 1, {"insert_quorum": "2"})
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        FileHead("other", ("v", "k"), 1, {"insert_quorum": "2"}),
+        FileHead("other", ("k", "v"), 1, {"insert_quorum": "3"}),
+        FileHead("other", ("k", "v"), 1),
+        FileHead("other", ("k", "v"), 1, {"insert_quorum": "2"}, is_repeatable=True),
+    ],
+    ids=["columns", "settings", "no settings", "repeatable"],
+)
+def test_files_that_would_not_be_the_same_insert_go_apart(other: FileHead) -> None:
+    assert not can_join(ONE, other) and not can_join(other, ONE)
+    assert can_join(ONE, FileHead("another", ONE.columns, 5, ONE.settings))
+
+
+@pytest.mark.parametrize("text", ["", "1\n", "1\n3", "x\n3\n", "1\n3\n\n", "1\n-3\n", "0\n3\n"])
+def test_a_record_that_is_not_whole_is_no_record(tmp_path: Path, text: str) -> None:
+    (tmp_path / TO).mkdir()
+    (tmp_path / TO / CURRENT_BATCH).write_text(text)
+    with pytest.raises(Corrupt):
+        BatchRecord(LocalDisk(tmp_path), TO).current()
