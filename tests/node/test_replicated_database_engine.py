@@ -401,6 +401,21 @@ def test_the_database_goes_through_its_life(three: Three) -> None:
     assert d not in n1.query("SHOW DATABASES").split()
 
 
+@pytest.mark.parametrize("engine", ["ReplicatedMergeTree", "MergeTree"])
+def test_a_detached_table_is_not_altered_by_anybody(three: Three, engine: str) -> None:
+    d = three.database()
+    three.n1.query(f"CREATE TABLE {d}.t (k UInt64) ENGINE = {engine} ORDER BY k")
+    three.n1.query(f"DETACH TABLE {d}.t PERMANENTLY")
+    newest = three.value(f"/databases/{d}/max_log_ptr")
+    refused(three.n1.post(f"ALTER TABLE {d}.t ADD COLUMN c UInt8"), 60)
+    refused(three.n1.post(f"CREATE TABLE {d}.u AS {d}.t"), 60)
+    assert three.children(f"/databases/{d}/metadata") == []
+    assert three.children(f"/databases/{d}/log/query-{int(newest) + 1:010}") != ["committed"]
+    three.n2.query(f"ATTACH TABLE {d}.t")
+    three.n2.query(f"ALTER TABLE {d}.t ADD COLUMN c UInt8")
+    assert three.same(f"SELECT name FROM system.columns WHERE database = '{d}'") == "k\nc\n"
+
+
 def test_one_replica_of_each_shard_changes_rows_of_a_replicated_table(three: Three) -> None:
     d = "shards"
     for host, shard in zip(HOSTS, ("s1", "s1", "s2"), strict=True):

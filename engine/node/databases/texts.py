@@ -48,10 +48,14 @@ class SchemaTexts:
         return (self._metadata / f"{escape_for_file_name(database)}{_SUFFIX}").exists()
 
     def read_raw(self, table: TableName) -> str | None:
-        """chDB's own text; None if there is no such table."""
+        """chDB's own text; None if there is no such table, or it is detached for good (its file stays)."""
         directory = self._metadata / escape_for_file_name(table.database)
+        name = escape_for_file_name(table.table)
+        flag = directory / f"{name}{_DETACHED}"
         try:
-            raw = (directory / f"{escape_for_file_name(table.table)}{_SUFFIX}").read_bytes()
+            if flag.exists() and not is_held_back(flag):
+                return None
+            raw = (directory / f"{name}{_SUFFIX}").read_bytes()
         except FileNotFoundError:
             return None
         return raw.decode("utf-8", "surrogateescape")
