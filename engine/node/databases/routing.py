@@ -35,21 +35,15 @@ _CREATES = frozenset(
 )
 ATTACHES = frozenset({_K.ATTACH_TABLE, _K.ATTACH_VIEW, _K.ATTACH_DICTIONARY})
 _DETACHES = frozenset({_K.DETACH_TABLE, _K.DETACH_VIEW, _K.DETACH_DICTIONARY})
+_RENAMES = frozenset({_K.RENAME_TABLE, _K.RENAME_DICTIONARY})
+_EXCHANGES = frozenset({_K.EXCHANGE_TABLES, _K.EXCHANGE_DICTIONARIES})
 _ALWAYS = (
     _CREATES
     | ATTACHES
     | _DETACHES
-    | {
-        _K.DROP_TABLE,
-        _K.DROP_VIEW,
-        _K.DROP_DICTIONARY,
-        _K.RENAME_TABLE,
-        _K.RENAME_DICTIONARY,
-        _K.EXCHANGE_TABLES,
-        _K.EXCHANGE_DICTIONARIES,
-        _K.TRUNCATE_TABLE,
-        _K.UNDROP_TABLE,
-    }
+    | _RENAMES
+    | _EXCHANGES
+    | {_K.DROP_TABLE, _K.DROP_VIEW, _K.DROP_DICTIONARY, _K.TRUNCATE_TABLE, _K.UNDROP_TABLE}
 )
 _BY_TABLE = frozenset({_K.ALTER_TABLE, _K.DELETE, _K.UPDATE, _K.CREATE_INDEX, _K.DROP_INDEX})
 _ONLY_HERE = (
@@ -133,23 +127,29 @@ def check_statement(sql: str, statement: Statement, *, detaches_permanently: boo
             "databases",
             hint="Write one statement for each.",
         )
-    databases = {table.database for table in statement.tables}
-    pairs = (_K.RENAME_TABLE, _K.RENAME_DICTIONARY, _K.EXCHANGE_TABLES, _K.EXCHANGE_DICTIONARIES)
-    if statement.kind in pairs and len(databases) > 1:
-        raise SqlError(
-            Code.NOT_IMPLEMENTED,
-            "Moving tables between databases is not supported for Replicated databases",
-            hint="Create the table anew in the other database and copy its rows.",
-        )
-    if statement.kind in pairs and len(statement.tables) > 2:
-        raise SqlError(
-            Code.NOT_IMPLEMENTED,
-            "A Replicated database does not support renaming of multiple tables in single query",
-            hint="Write one statement for each, or EXCHANGE TABLES for two that swap their names.",
-        )
-    if len(databases) > 1 or (len(statement.tables) > 1 and statement.kind not in pairs):
+    if statement.kind in _RENAMES | _EXCHANGES:
+        _check_names(statement)
+    elif len(statement.tables) > 1:
         raise SqlError(
             Code.NOT_IMPLEMENTED,
             f"{statement.kind.value} of several tables at once is not supported for Replicated databases",
             hint="Write one statement for each.",
         )
+
+
+def _check_names(statement: Statement) -> None:
+    one, other, *more = statement.tables
+    if len({table.database for table in statement.tables}) > 1:
+        raise SqlError(
+            Code.NOT_IMPLEMENTED,
+            "Moving tables between databases is not supported for Replicated databases",
+            hint="Create the table anew in the other database and copy its rows.",
+        )
+    if more:
+        raise SqlError(
+            Code.NOT_IMPLEMENTED,
+            "A Replicated database does not support renaming of multiple tables in single query",
+            hint="Write one statement for each, or EXCHANGE TABLES for two that swap their names.",
+        )
+    if statement.kind in _EXCHANGES and one == other:
+        raise SqlError(Code.INCORRECT_QUERY, "Cannot rename table to itself")

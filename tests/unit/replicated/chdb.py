@@ -1,6 +1,7 @@
 """chDB with a ZooKeeper of its own, as a node never has it: its Replicated tables write ClickHouse's znodes.
 
-They stay read-only, since chDB has no address for other replicas: only CREATE can be asked of it.
+They stay read-only, since chDB has no address for other replicas: only CREATE can be asked of it, unless it
+is told one (`tests/interop/replica_in_chdb.py`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import json, os, sys
 answers = os.fdopen(os.dup(1), "wb")
 os.dup2(2, 1)
 from chdb import _chdb
+exec(sys.argv[2])
 connection = _chdb.connect(sys.argv[1])
 for line in sys.stdin:
     try:
@@ -30,19 +32,20 @@ for line in sys.stdin:
 
 
 class Clickhouse:
-    """chDB in a child process."""
+    """chDB in a child process. `before` is Python for that to run before chDB begins; `more` stands in its
+    configuration."""
 
-    def __init__(self, directory: Path, config: ZooKeeper) -> None:
+    def __init__(self, directory: Path, config: ZooKeeper, *, before: str = "", more: str = "") -> None:
         directory.mkdir()
         host, port = config.hosts[0]
         file = directory / "config.xml"
         file.write_text(
             f"<clickhouse><logger><level>fatal</level></logger><zookeeper><node><host>{host}</host>"
             f"<port>{port}</port></node></zookeeper><background_schedule_pool_size>4</background_schedule_pool_size>"
-            f"{SECTIONS}</clickhouse>"
+            f"{SECTIONS}{more}</clickhouse>"
         )
         self.process = subprocess.Popen(
-            [sys.executable, "-c", CHILD, f"{directory / 'data'}?config-file={file}"],
+            [sys.executable, "-c", CHILD, f"{directory / 'data'}?config-file={file}", before],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -50,11 +53,16 @@ class Clickhouse:
         )
         self.query("CREATE DATABASE o ENGINE = Atomic")
 
-    def query(self, sql: str) -> str:
+    def answer(self, sql: str) -> dict[str, str]:
+        """Its `text`, or its `error`."""
         assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.write(json.dumps(sql).encode() + b"\n")
         self.process.stdin.flush()
         answer: dict[str, str] = json.loads(self.process.stdout.readline())
+        return answer
+
+    def query(self, sql: str) -> str:
+        answer = self.answer(sql)
         assert "error" not in answer, answer["error"]
         return answer["text"]
 
