@@ -6,11 +6,18 @@ set -uo pipefail
 
 airflow triggerer &
 triggerer=$!
-asked=
-trap 'asked=yes; kill -TERM "$triggerer" 2>/dev/null' TERM INT
+asked= signalled=
+trap 'asked=yes signalled=yes; kill -TERM "$triggerer" 2>/dev/null' TERM INT
 
-# A signal ends `wait` before the process has ended.
-while kill -0 "$triggerer" 2>/dev/null; do wait "$triggerer"; code=$?; done
+# A signal ends `wait` before the process has ended; 127 is the answer about one that has been waited for before.
+code=127
+while :; do
+  signalled=
+  wait "$triggerer" 2>/dev/null
+  now=$?
+  [[ $now -eq 127 ]] || code=$now
+  [[ -n $signalled ]] || break
+done
 if [[ -z $asked && $code -eq 0 ]]; then
   echo "triggerer.sh: the triggerer has ended and nobody asked for it"
   exit 1
