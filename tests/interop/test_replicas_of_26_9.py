@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import http.client
 import random
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,7 +20,11 @@ from tests.simulation.seeds import chosen_seeds
 
 pytestmark = [pytest.mark.slow, pytest.mark.extended]
 
+Ask = Callable[[str], tuple[int, str]]
+
 STATEMENTS = 25
+MOMENTS_S = (0.0, 0.003, 0.01, 0.03, 0.1)
+"""Behind the begin of a statement."""
 OF_BOTH = {
     "alter_sync": "2",
     "mutations_sync": "2",
@@ -45,8 +51,12 @@ LOOKS = {
 class Both:
     """The same table on a node and on ClickHouse."""
 
-    node: HttpAt
+    pair: Pair
     real: ReplicaInChdb
+
+    @property
+    def node(self) -> HttpAt:
+        return self.pair.n1
 
     def on_node(self, database: str, sql: str) -> tuple[int, str]:
         reply = self.node.post(sql, database=database, **OF_BOTH)
@@ -92,28 +102,43 @@ def both(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]
     with replica_in_chdb(tmp_path_factory.mktemp("chdb") / "real", pair.zookeeper.config) as real:
         for name, value in OF_BOTH.items():
             real.query(f"SET {name} = {value}")
-        yield Both(pair.n1, real)
+        yield Both(pair, real)
+
+
+def tables(both: Both, rng: random.Random, database: str, settings: str) -> tuple[str, Mapping[str, Ask]]:
+    """Makes `t` and `u` on both, in any order; what they are, and whom to ask."""
+    engine, arguments, columns, keys = rng.choice(TABLES)
+    if own := rng.choice(SETTINGS):
+        settings += f", {own}"
+    both.node.query(f"CREATE DATABASE {database}")
+    both.real.query(f"CREATE DATABASE {database}")
+    sides = {"node": partial(both.on_node, database), "26.9": partial(both.on_real, database)}
+    for table in ("t", "u"):
+        for name, ask in rng.sample(sorted(sides.items()), 2):
+            place = f"'/{database}/{table}', '{name}'" + (f", {arguments}" if arguments else "")
+            create = f"CREATE TABLE {table} ({columns}) ENGINE = Replicated{engine}({place})"
+            assert ask(f"{create} PARTITION BY toYYYYMM(d) {keys} SETTINGS {settings}") == (0, "")
+    return f"{engine}({arguments}) ({columns}) {keys} {settings}", sides
+
+
+def some_statement(both: Both, rng: random.Random, database: str) -> str:
+    names = f"SELECT name FROM system.columns WHERE database = '{database}' AND table = 't'"
+    return statement(rng, both.real.query(names).split("\n")[:-1])
+
+
+def drop(database: str, sides: Mapping[str, Ask]) -> None:
+    for ask in sides.values():
+        assert ask(f"DROP DATABASE {database} SYNC")[0] == 0
 
 
 @pytest.mark.parametrize("seed", few_first(chosen_seeds(1, 6), few=6))
 def test_statements_on_either_reach_the_other(both: Both, seed: int) -> None:
     rng, database = random.Random(seed), f"seed{seed}"
-    engine, arguments, columns, keys = rng.choice(TABLES)
     settings = "max_bytes_to_merge_at_max_space_in_pool = 1, allow_nullable_key = 1"
-    settings += f", {own}" if (own := rng.choice(SETTINGS)) else ""
-    told = [f"seed {seed}: {engine}({arguments}) ({columns}) {keys} {own}"]
-    sides = {"node": partial(both.on_node, database), "26.9": partial(both.on_real, database)}
-    both.node.query(f"CREATE DATABASE {database}")
-    both.real.query(f"CREATE DATABASE {database}")
-    for table in ("t", "u"):
-        for name, ask in rng.sample(sorted(sides.items()), 2):
-            place = f"'/with/{seed}/{table}', '{name}'" + (f", {arguments}" if arguments else "")
-            create = f"CREATE TABLE {table} ({columns}) ENGINE = Replicated{engine}({place}) "
-            assert ask(f"{create} PARTITION BY toYYYYMM(d) {keys} SETTINGS {settings}") == (0, "")
-    done = 0
+    what, sides = tables(both, rng, database, settings)
+    told, done = [f"seed {seed}: {what}"], 0
     for _ in range(STATEMENTS):
-        names = f"SELECT name FROM system.columns WHERE database = '{database}' AND table = 't'"
-        sql = statement(rng, both.real.query(names).split("\n")[:-1])
+        sql = some_statement(both, rng, database)
         asked = sorted(sides) if sql.startswith(NAMES_ARE_LOCAL) else [rng.choice(sorted(sides))]
         for name in asked:
             for one in sql.split("; "):
@@ -122,8 +147,33 @@ def test_statements_on_either_reach_the_other(both: Both, seed: int) -> None:
                 done += not code
         both.compare(database, told)
     assert done > STATEMENTS // 4
-    for ask in sides.values():
-        assert ask(f"DROP DATABASE {database} SYNC")[0] == 0
+    drop(database, sides)
+
+
+@pytest.mark.parametrize("seed", few_first(chosen_seeds(1, 2), few=2))
+def test_a_node_that_is_killed_at_any_moment_agrees_in_the_end(both: Both, seed: int) -> None:
+    rng, database = random.Random(seed), f"killed{seed}"
+    what, sides = tables(both, rng, database, "allow_nullable_key = 1")
+    told = [f"seed {seed}: {what}"]
+    for _ in range(STATEMENTS):
+        sql = some_statement(both, rng, database)
+        if sql.startswith(NAMES_ARE_LOCAL):
+            continue
+        name, is_killed = rng.choice(sorted(sides)), rng.random() < 0.3
+        killing = threading.Timer(rng.choice(MOMENTS_S), both.pair.kill9, ["n1"])
+        if is_killed:
+            killing.start()
+        try:
+            code, text = sides[name](sql)
+        except (OSError, http.client.HTTPException) as error:
+            code, text = -1, str(error)
+        if is_killed:
+            killing.join()
+        told.append(f"{'killed, ' * is_killed}{name}: {sql}    {code} {text[:200]}")
+    for table in ("t", "u"):  # those that fail for ever
+        both.real.run(f"KILL MUTATION WHERE database = '{database}' AND table = '{table}' AND NOT is_done")
+    both.compare(database, told)
+    drop(database, sides)
 
 
 def test_a_patch_of_a_lightweight_update_is_waited_for(both: Both) -> None:
