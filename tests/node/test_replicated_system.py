@@ -59,6 +59,20 @@ def test_a_part_keeps_its_name_while_a_renamed_column_waits_to_be_rewritten(pair
     assert pair.rows(t) == "1\ta\n"
 
 
+def test_system_tables_have_the_columns_that_they_have_without_replicated_tables(pair: Pair) -> None:
+    t = pair.table()
+    pair.n1.query(f"INSERT INTO {t} VALUES (1, 'a')")
+    pair.n1.query(f"ALTER TABLE {t} ADD COLUMN n Int8")
+    for table in ("parts", "parts_columns", "tables"):
+        own = f"SELECT name FROM system.columns WHERE database = 'system' AND table = '{table}'"
+        columns = pair.n1.query(f"{own} AND default_kind = '' ORDER BY position").split()
+        [row, *_] = json_rows(pair.n1, f"SELECT * FROM system.{table} WHERE database = 'default' LIMIT 1")
+        assert list(row) == columns
+    assert pair.n1.query(f"SELECT bytes = bytes_on_disk FROM system.parts WHERE table = '{t}'") == "1\n"
+    assert pair.n1.query(f"SELECT *, part_name FROM system.parts WHERE table = '{t}'").endswith("\t1_0_0_0\n")
+    assert pair.same(f"SELECT metadata_version FROM system.tables WHERE name = '{t}'") == "1\n"
+
+
 def test_system_tables_shows_the_same_whatever_columns_are_named(pair: Pair) -> None:
     """What a statement does not name is not found out: each column alone, and all at once."""
     t = pair.table()

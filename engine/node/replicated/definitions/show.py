@@ -113,7 +113,7 @@ class TablesView:
             ours = f"toString(uuid) IN ({keys})"
             replaced.append(f"if({ours}, concat('{REPLICATED}', engine), engine) AS engine")
         replaced += await self._texts(records, words)
-        replaced += self._counts(words)
+        replaced += self._numbers(words)
         columns = f"* REPLACE ({', '.join(replaced)})" if replaced else "*"
         if any(token.text == "table" for token in tokens):
             columns += ", name AS table"
@@ -133,14 +133,20 @@ class TablesView:
             if shown
         ]
 
-    def _counts(self, words: frozenset[str] | None) -> list[str]:
-        """The numbers of parts, without those by which chDB covers what it has dropped."""
+    def _numbers(self, words: frozenset[str] | None) -> list[str]:
+        """How many parts there are, without those by which chDB covers what it has dropped, and the version
+        of the definition in Keeper."""
         tables = self._life.tables.all()
         keys = ", ".join(quote_string(str(table.uuid)) for table in tables)
-        counts = ", ".join(str(len(table.store.active)) for table in tables)
+        parts = [len(table.store.active) for table in tables]
+        numbers = {
+            "parts": parts,
+            "active_parts": parts,
+            "metadata_version": [max(0, table.ctx.metadata_version) for table in tables],
+        }
         return [
-            f"transform(toString(uuid), [{keys}], [{counts}], {column}) AS {column}"
-            for column in ("parts", "active_parts")
+            f"transform(toString(uuid), [{keys}], {values}, {column}) AS {column}"
+            for column, values in numbers.items()
             if tables and (words is None or column in words)
         ]
 

@@ -30,7 +30,7 @@ from engine.part_storage.part_uuid import uuid_of
 from engine.part_storage.workers import SCRATCH_DATABASE
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.insert_times import unix_s
-from engine.sql import Token
+from engine.sql import Token, literal_value
 
 _NO_UUID = "toUUID('00000000-0000-0000-0000-000000000000')"
 _FILTERED = frozenset(
@@ -70,7 +70,9 @@ class PartsView:
     async def select(self, asked: Asked, tokens: list[Token]) -> str:
         wanted = await self._named(asked, tokens)
         if wanted is None:
-            aliases, kept, read = _ALIASES, None, "*"
+            words = {literal_value(token) for token in tokens if token.is_name}
+            aliases = {alias: column for alias, column in _ALIASES.items() if alias in words}
+            kept, read = None, "*"
             hidden = frozenset(_HELPERS)
         else:
             aliases = {alias: column for alias, column in _ALIASES.items() if alias in wanted}
