@@ -110,7 +110,7 @@ def _is_only_here(statement: Statement) -> bool:
 def check_statement(sql: str, statement: Statement, *, detaches_permanently: bool) -> None:
     """What no replica could carry out alike. `detaches_permanently`: a setting says that DETACH means so.
 
-    Raises SqlError 48, 80.
+    Raises SqlError 48, 80, 344, 392.
     """
     if statement.kind in _DETACHES and not detaches_permanently:
         words = [token.text.upper() for token in tokenize(sql) if token.is_significant]
@@ -122,11 +122,12 @@ def check_statement(sql: str, statement: Statement, *, detaches_permanently: boo
             )
     if statement.kind is _K.ALTER_TABLE and len({family_of(piece) for piece in alter_pieces(sql)}) > 1:
         raise SqlError(
-            Code.NOT_IMPLEMENTED,
-            "An ALTER that mixes changes of data, partitions and metadata is not supported for Replicated "
-            "databases",
-            hint="Write one statement for each.",
+            Code.QUERY_IS_PROHIBITED,
+            "For Replicated databases it's not allowed to execute ALTERs of different types in single query",
+            hint="Write one statement for each of data, partitions and metadata.",
         )
+    if statement.kind is _K.UNDROP_TABLE:
+        raise SqlError(Code.SUPPORT_IS_DISABLED, "Replicated database does not support UNDROP query")
     if statement.kind in _RENAMES | _EXCHANGES:
         _check_names(statement)
     elif len(statement.tables) > 1:
@@ -151,5 +152,5 @@ def _check_names(statement: Statement) -> None:
             "A Replicated database does not support renaming of multiple tables in single query",
             hint="Write one statement for each, or EXCHANGE TABLES for two that swap their names.",
         )
-    if statement.kind in _EXCHANGES and one == other:
+    if one == other:
         raise SqlError(Code.INCORRECT_QUERY, "Cannot rename table to itself")

@@ -168,6 +168,8 @@ def test_what_is_not_about_objects(sql: str) -> None:
         ("RENAME TABLE d.t TO d.u, d.v TO d.w", 48),
         ("EXCHANGE TABLES d.t AND d.u, d.v AND d.w", 48),
         ("EXCHANGE TABLES d.t AND d.t", 80),
+        ("RENAME TABLE d.t TO d.t", 80),
+        ("UNDROP TABLE d.t", 344),
     ],
 )
 def test_what_no_replica_could_do_is_refused(sql: str, code: int) -> None:
