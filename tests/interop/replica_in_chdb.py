@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,6 +34,7 @@ from tests.unit.replicated.chdb import Clickhouse
 
 HOST = "127.0.0.1"
 _ROOT = Path(__file__).parents[2]
+_UUID = re.compile(r"UUID '([0-9a-f-]{36})'")
 _UNKNOWN = "another program: "
 _BEFORE = f"""
 sys.path.insert(0, {str(_ROOT)!r})
@@ -90,22 +93,33 @@ class _Outgoing:
 
 
 class _Parts:
-    """What `InterserverServer` needs of a replica: all parts of all tables below a directory, by name."""
+    """What `InterserverServer` needs of a replica: the parts of one table, in its directory."""
 
-    def __init__(self, data: Path) -> None:
-        self._data = data
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
         self.store: Any = self
         self.active: dict[PartName, Any] = {}
         self.switches = Switches()
         self.send_bandwidth = Bandwidth(SystemEnv(), lambda: 0)
 
+    @classmethod
+    def of(cls, data: Path, replica: str) -> _Parts | None:
+        """By the replica's path in Keeper: the table's definition has it, or its UUID is a part of it."""
+        table = replica.partition("/replicas/")[0]
+        for file in data.glob("store/*/*/*.sql"):
+            text = file.read_text("utf-8", "replace")
+            uuid = _UUID.search(text)
+            if uuid is not None and (f"('{table}'" in text or uuid[1] in table):
+                return cls(data / "store" / uuid[1][:3] / uuid[1])
+        return None
+
     @asynccontextmanager
     async def send(self, name: PartName) -> AsyncIterator[_Outgoing]:
-        found = sorted(self._data.glob(f"store/*/*/{name}"))
-        if not found:
+        part = self._directory / str(name)
+        if not part.is_dir():
             raise SqlError(Code.NO_SUCH_DATA_PART, f"No part {name} in table")
-        with tempfile.TemporaryDirectory(prefix="sent_", dir=self._data) as directory:
-            shutil.copytree(found[0], f"{directory}/part", copy_function=os.link)
+        with tempfile.TemporaryDirectory(prefix="sent_", dir=self._directory.parent) as directory:
+            shutil.copytree(part, f"{directory}/part", copy_function=os.link)
             yield _Outgoing(Path(directory, "part"), name)
 
     def check_later(self, part: PartName, *, delay_s: float = 0.0) -> None:
@@ -115,8 +129,8 @@ class _Parts:
 @contextmanager
 def _sending(data: Path, port: int) -> Iterator[None]:
     """The interserver port, on an event loop of its own."""
-    parts = _Parts(data)
-    server = InterserverServer(InterserverConfig(HOST, port), find=lambda path: parts, version="26.9")
+    config = InterserverConfig(HOST, port)
+    server = InterserverServer(config, find=partial(_Parts.of, data), version="26.9")
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
