@@ -200,7 +200,7 @@ def test_system_parts_shows_replicated_names_and_aliases(pair: Pair) -> None:
     nested = f"SELECT p.move_ttl_info.expression, `level` FROM system.parts AS p WHERE p.table = '{t}'"
     assert pair.n1.query(nested) == "[]\t0\n"
     [row] = json_rows(pair.n1, f"SELECT * FROM system.parts WHERE table = '{t}' AND active")
-    assert (row["name"], row["part_name"]) == ("1_0_0_0", "1_0_0_0")
+    assert (row["name"], "part_name" in row) == ("1_0_0_0", False)
     assert "part_type" in pair.n1.query("DESCRIBE TABLE system.parts")
     assert int(pair.n1.query("SELECT count() FROM (SELECT COLUMNS('disk') FROM system.parts)")) >= 2
     columns = f"SELECT name, column FROM system.parts_columns WHERE table = '{t}' ORDER BY column"
