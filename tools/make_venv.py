@@ -115,7 +115,8 @@ def install(venv: Path) -> None:
         f"{title} with uv",
         [str(uv), "pip", "install", "--compile-bytecode", "--python", python, "-r", lock],
     )
-    if not by_uv and not run(f"{title} with pip", [*pip, "-r", lock]):
+    # An old pip without `wheel` would run setup.py instead, which leaves no list of a package's files.
+    if not by_uv and not run(f"{title} with pip", [*pip, "--use-pep517", "-r", lock]):
         fail("the packages could not be installed; the reason stands above. No network? Disk full?")
     own = ["--no-deps", "--editable", str(ROOT)]
     by_uv = uv.exists() and run(

@@ -79,6 +79,7 @@ def test_without_uv_pip_installs(
     make_venv.main()
 
     assert [command[1:3] for command in runs] == [["-m", "pip"]] * 3
+    assert "--use-pep517" in runs[1], "an old pip would leave no list of a package's files"
 
 
 def test_a_failed_installation_leaves_no_stamp_and_says_what_to_look_at(
