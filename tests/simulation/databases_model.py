@@ -312,21 +312,25 @@ async def stop(*replicas: Replica) -> None:
         await replica.database.stop(grace_s=1)
 
 
-async def one_replica(env: SimulationEnv) -> tuple[MemoryKeeperServer, Replica, ReplicatedDatabase]:
+async def replicas(env: SimulationEnv, *names: str) -> tuple[MemoryKeeperServer, list[Replica]]:
+    """Of one database, and writable."""
     server = MemoryKeeperServer(env)
-    replica = Replica("r1", env.fork(), server)
-    replica.start(None)
-    await asyncio.sleep(5.0)
+    made = [Replica(name, env.fork(), server) for name in names]
+    for replica in made:
+        replica.start(None)
+        await asyncio.sleep(5.0)
+    return server, made
+
+
+async def one_replica(env: SimulationEnv) -> tuple[MemoryKeeperServer, Replica, ReplicatedDatabase]:
+    server, [replica] = await replicas(env, "r1")
     assert replica.database is not None
     return server, replica, replica.database
 
 
 async def two_replicas(env: SimulationEnv) -> tuple[MemoryKeeperServer, Replica, Replica]:
     """Both have a plain table `a` and a replicated one `t`."""
-    server, first, _ = await one_replica(env)
-    second = Replica("r2", env.fork(), server)
-    second.start(None)
-    await asyncio.sleep(5.0)
+    server, [first, second] = await replicas(env, "r1", "r2")
     for query in ("CREATE a one", "CREATE t replicated-1"):
         assert await first.submit(query) == "ok"
     await asyncio.sleep(5.0)

@@ -23,16 +23,12 @@ from engine.keeper.memory import MemoryKeeperServer
 from engine.keeper.recipes import remove_recursive
 from engine.keeper.session import RequestKind
 from engine.testing.simulation import SimulationEnv, run_simulation
-from tests.simulation.databases_model import PATHS, Replica, one_replica, stop, two_replicas
+from tests.simulation.databases_model import PATHS, Replica, one_replica, replicas, stop, two_replicas
 
 
 def test_a_replica_held_up_for_longer_than_the_log_is_kept_does_not_pass_over_what_was_removed() -> None:
     async def main(env: SimulationEnv) -> None:
-        server = MemoryKeeperServer(env)
-        healthy, slow = (Replica(name, env.fork(), server) for name in ("r1", "r2"))
-        for replica in (healthy, slow):
-            replica.start(None)
-            await asyncio.sleep(5.0)
+        server, (healthy, slow) = await replicas(env, "r1", "r2")
         keeper = await server.factory(client="checker")()
         await keeper.set(PATHS.logs_to_keep, b"2")
         assert slow.schema is not None and slow.database is not None and healthy.database is not None
@@ -66,11 +62,7 @@ def test_what_the_log_forgets_while_a_replica_is_at_an_earlier_entry_is_not_pass
     on, and is not so far behind that the listing after that would tell."""
 
     async def main(env: SimulationEnv) -> None:
-        server = MemoryKeeperServer(env)
-        healthy, slow = (Replica(name, env.fork(), server) for name in ("r1", "r2"))
-        for replica in (healthy, slow):
-            replica.start(None)
-            await asyncio.sleep(5.0)
+        server, (healthy, slow) = await replicas(env, "r1", "r2")
         keeper = await server.factory(client="checker")()
         await keeper.set(PATHS.logs_to_keep, b"3")
         assert slow.schema is not None and slow.database is not None and healthy.database is not None

@@ -10,34 +10,18 @@ from engine.databases import ReplicaName
 from engine.databases.digest import digest_of
 from engine.databases.paths import DROPPED
 from engine.ddl.entry import DDLLogEntry
-from engine.keeper.base import CreateMode, Keeper
-from engine.keeper.memory import MemoryKeeperServer
+from engine.keeper.base import CreateMode
 from engine.testing.simulation import SimulationEnv, run_simulation
-from tests.simulation.databases_model import PATHS, Replica
+from tests.simulation.databases_model import PATHS, replicas, stop
 
 ME = ReplicaName("s", "r1")
 ACTIVE = PATHS.replica(ME, "active")
 
 
-async def replicas(env: SimulationEnv, *names: str) -> tuple[Keeper, list[Replica]]:
-    """Of one database, and writable; with a session of somebody who looks."""
-    server = MemoryKeeperServer(env)
-    made = [Replica(name, env.fork(), server) for name in names]
-    for replica in made:
-        replica.start(None)
-        await asyncio.sleep(5.0)
-    return await server.factory(client="checker")(), made
-
-
-async def stop(*replicas: Replica) -> None:
-    for replica in replicas:
-        assert replica.database is not None
-        await replica.database.stop(grace_s=1)
-
-
 def test_a_replica_shows_itself_for_as_long_as_its_session() -> None:
     async def main(env: SimulationEnv) -> None:
-        keeper, (replica,) = await replicas(env, "r1")
+        server, (replica,) = await replicas(env, "r1")
+        keeper = await server.connect(client="checker")
         active = await keeper.get(ACTIVE)
         assert active.data == b"server-r1" and active.stat.ephemeral_owner
         await stop(replica)
@@ -54,7 +38,8 @@ def test_a_replica_that_is_not_there_or_another_server_s_stays_read_only_and_tak
     value: bytes | None, reason: str
 ) -> None:
     async def main(env: SimulationEnv) -> None:
-        keeper, (replica, other) = await replicas(env, "r1", "r2")
+        server, (replica, other) = await replicas(env, "r1", "r2")
+        keeper = await server.connect(client="checker")
         assert await replica.submit("CREATE a t") == "ok"
         await stop(replica)
         path = PATHS.replica(ME)
@@ -79,7 +64,8 @@ def test_a_replica_that_is_not_there_or_another_server_s_stays_read_only_and_tak
 
 def test_a_server_whose_address_is_another_one_now_tells_the_others() -> None:
     async def main(env: SimulationEnv) -> None:
-        keeper, (replica, other) = await replicas(env, "r1", "r2")
+        server, (replica, other) = await replicas(env, "r1", "r2")
+        keeper = await server.connect(client="checker")
         await stop(replica)
         await keeper.set(PATHS.replica(ME), b"old:9000:uuid-r1")
         told = (await keeper.children(PATHS.log)).names
@@ -96,7 +82,8 @@ def test_a_server_whose_address_is_another_one_now_tells_the_others() -> None:
 
 def test_a_replica_waits_while_another_server_is_active_in_its_name() -> None:
     async def main(env: SimulationEnv) -> None:
-        keeper, (replica,) = await replicas(env, "r1")
+        server, (replica,) = await replicas(env, "r1")
+        keeper = await server.connect(client="checker")
         await stop(replica)
         theirs = await keeper.create(ACTIVE, b"another server", mode=CreateMode.EPHEMERAL)
         replica.start(None)
@@ -117,7 +104,8 @@ def test_a_drop_is_only_done_again_where_it_is_the_last_that_this_replica_began_
     knows how. 3. The process begins anew."""
 
     async def main(env: SimulationEnv) -> None:
-        keeper, (replica, other) = await replicas(env, "r1", "r2")
+        server, (replica, other) = await replicas(env, "r1", "r2")
+        keeper = await server.connect(client="checker")
         assert await replica.submit("CREATE a one") == "ok"
         await asyncio.sleep(5.0)
         assert await (replica if last.startswith("its own") else other).submit("DROP a") == "ok"

@@ -18,17 +18,13 @@ from engine.keeper.base import ANY_VERSION, CreateMode, Op, OpResult
 from engine.keeper.memory import MemoryKeeperServer
 from engine.keeper.session import RequestKind
 from engine.testing.simulation import SimulationEnv, run_simulation
-from tests.simulation.databases_model import PATHS, Replica, one_replica, stop, two_replicas
+from tests.simulation.databases_model import PATHS, Replica, one_replica, replicas, stop, two_replicas
 
 
 @pytest.mark.slow
 def test_a_client_that_goes_away_at_any_moment_holds_up_nobody() -> None:
     async def main(env: SimulationEnv) -> None:
-        server = MemoryKeeperServer(env)
-        first, second = (Replica(name, env.fork(), server) for name in ("r1", "r2"))
-        for replica in (first, second):
-            replica.start(None)
-            await asyncio.sleep(5.0)
+        _, (first, second) = await replicas(env, "r1", "r2")
         nonlocal was_cut_off
         for turns in range(0, 90, 3):
             client = asyncio.ensure_future(first.submit(f"CREATE a{turns} t"))
@@ -80,11 +76,7 @@ def test_an_initiator_that_hangs_is_given_up_by_the_others_and_has_not_committed
 
 def test_an_entry_that_could_not_be_given_up_for_a_broken_connection_holds_up_nobody() -> None:
     async def main(env: SimulationEnv) -> None:
-        server = MemoryKeeperServer(env)
-        first, second = (Replica(name, env.fork(), server) for name in ("r1", "r2"))
-        for replica in (first, second):
-            replica.start(None)
-            await asyncio.sleep(5.0)
+        server, (first, second) = await replicas(env, "r1", "r2")
         assert first.schema is not None and first.process is not None
         session_ids = server.session_ids(first.process.name)
 

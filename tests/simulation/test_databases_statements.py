@@ -13,25 +13,8 @@ from engine.ddl.attempt import Fence
 from engine.ddl.entry import DDLLogEntry
 from engine.errors import ConnectionLoss, SqlError
 from engine.keeper.base import Node
-from engine.keeper.memory import MemoryKeeperServer
 from engine.testing.simulation import SimulationEnv, run_simulation
-from tests.simulation.databases_model import PATHS, Replica
-
-
-async def replicas(env: SimulationEnv, *names: str) -> tuple[MemoryKeeperServer, list[Replica]]:
-    """Of one database, and writable."""
-    server = MemoryKeeperServer(env)
-    made = [Replica(name, env.fork(), server) for name in names]
-    for replica in made:
-        replica.start(None)
-        await asyncio.sleep(5.0)
-    return server, made
-
-
-async def stop(*replicas: Replica) -> None:
-    for replica in replicas:
-        assert replica.database is not None
-        await replica.database.stop(grace_s=1)
+from tests.simulation.databases_model import PATHS, replicas, stop
 
 
 def test_other_replicas_carry_a_statement_out_with_its_settings() -> None:
