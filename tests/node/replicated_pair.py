@@ -66,9 +66,9 @@ class Pair:
     def on_cluster(self, sql: str) -> None:
         self.n1.query(sql)
 
-    def catalog(self, host: str) -> list[Path]:
-        """The node's records of its replicated tables."""
-        return sorted((self.local.directory / "nodes" / host / "data/oncluster/replicated").iterdir())
+    def catalog(self, host: str) -> set[Path]:
+        """The node's records of its replicated tables. That of a table dropped before may go any time."""
+        return set((self.local.directory / "nodes" / host / "data/oncluster/replicated").iterdir())
 
     def children(self, path: str) -> list[str]:
         """Of a node in Keeper."""
