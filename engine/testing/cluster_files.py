@@ -13,7 +13,7 @@ Like a ClickHouse server, a node reads the files in `config.d` next to its confi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
@@ -146,8 +146,8 @@ def _places(host: str, topology: Topology) -> list[tuple[str, int]]:
     ]
 
 
-def clusters_xml(clusters: Mapping[str, list[list[str]]]) -> str:
-    """A cluster file for tests: cluster → shards → host names."""
+def clusters_xml(clusters: Mapping[str, Sequence[Sequence[str]]]) -> str:
+    """A cluster file for tests: cluster → shards → host names, with `:port` where that is not `TCP_PORT`."""
     root = ElementTree.Element("clickhouse")
     servers = ElementTree.SubElement(root, "remote_servers")
     for name, shards in clusters.items():
@@ -157,8 +157,9 @@ def clusters_xml(clusters: Mapping[str, list[list[str]]]) -> str:
             _add(shard, "internal_replication", "true")
             for host in hosts:
                 replica = ElementTree.SubElement(shard, "replica")
-                _add(replica, "host", host)
-                _add(replica, "port", TCP_PORT)
+                name, _, port = host.partition(":")
+                _add(replica, "host", name)
+                _add(replica, "port", port or TCP_PORT)
     queue = ElementTree.SubElement(root, "distributed_ddl")
     _add(queue, "path", "/clickhouse/task_queue/ddl")
     ElementTree.indent(root)

@@ -1,7 +1,8 @@
 """A replica that is ClickHouse 26.9 itself, beside a node: chDB with what `server_around_chdb` tells it.
 
-It fetches parts, merges, mutates, alters and follows the log of Replicated databases as a server does. What
-it lacks is the port by which others fetch its parts: one of ours sends them, straight from its directory.
+It fetches parts, merges, mutates, alters, follows the log of Replicated databases and works the DDL queue as a
+server does. What it lacks is the port by which others fetch its parts: one of ours sends them, straight from
+its directory.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import pytest
 from engine.config.model import ZooKeeper
 from engine.env import SystemEnv
 from engine.errors import Code, SqlError
+from engine.names import QueuePaths
 from engine.node.interserver.server import InterserverConfig, InterserverServer
 from engine.ports import free_ports
 from engine.replication.bandwidth import Bandwidth
@@ -33,15 +35,17 @@ from engine.replication.replica.switches import Switches
 from tests.unit.replicated.chdb import Clickhouse
 
 HOST = "127.0.0.1"
+QUEUE = QueuePaths()
 _ROOT = Path(__file__).parents[2]
 _UUID = re.compile(r"UUID '([0-9a-f-]{36})'")
 _UNKNOWN = "another program: "
 _BEFORE = f"""
 sys.path.insert(0, {str(_ROOT)!r})
-from tests.interop import server_around_chdb
+from tests.interop import ddl_worker_around_chdb, program_in_memory, server_around_chdb
 try:
     server_around_chdb.put_around(_chdb.__file__, host={HOST!r}, port=%d)
-except server_around_chdb.Unknown as error:
+    ddl_worker_around_chdb.put_around(_chdb.__file__, queue={QUEUE.root!r}, replicas={QUEUE.replicas_root!r})
+except program_in_memory.Unknown as error:
     sys.stdin.readline()
     answers.write(json.dumps({{"error": "{_UNKNOWN}" + str(error)}}).encode() + b"\\n")
     sys.exit()
@@ -56,6 +60,7 @@ class ReplicaInChdb(Clickhouse):
         answer = self.answer(sql)
         if "error" not in answer:
             return 0, answer["text"]
+        self.query("SELECT 1 FORMAT Null")  # takes what it has said so far along
         return int(answer["error"].removeprefix("Code: ").partition(".")[0]), answer["error"]
 
 

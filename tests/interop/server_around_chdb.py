@@ -9,9 +9,6 @@ and its Replicated databases never begin. Here three functions of the loaded pro
 2. A pool of threads that the server has not made (StaticThreadPool::get) is the last one that there was.
 3. Statements on a Replicated database may be begun (DatabaseCatalog::canPerformReplicatedDDLQueries).
 
-They are found by their first bytes, which are those of one version on one kind of processor. `Unknown` is
-raised where they are not: then the functions have to be looked for again, by the texts of their errors.
-
 It is a replica for tests and for nothing else. Its parts are served by `replica_in_chdb`.
 """
 
@@ -20,9 +17,8 @@ from __future__ import annotations
 import ctypes
 import re
 import struct
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
+
+from tests.interop.program_in_memory import Program, short_string, write_over
 
 _ADDRESS = re.compile(
     rb"\x41\x56\x53\x48\x83\xec\x48\x4c\x8b\x36\x49\x0f\xbe\x8e(....)\x48\x85\xc9\x49\x8b\x96....\x48\x89\xc8"
@@ -37,50 +33,19 @@ _MAY_BEGIN = re.compile(rb"\x0f\xb6\x87\x10\x09\x00\x00\xc3\xcc")
 _SCHEME, _CREDENTIALS = 0x08, 0x48
 """Behind the port."""
 _STRING_BYTES = 24
-_PAGE = 4096
-_READ_WRITE_EXECUTE = 7
 _KEPT: list[object] = []
-
-
-class Unknown(Exception):
-    """Another program than the one whose functions are known."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Code:
-    """Where the program's code is in memory."""
-
-    start: int
-    size: int
-
-    @classmethod
-    def of(cls, library: str) -> _Code:
-        name = str(Path(library).resolve())
-        for line in Path("/proc/self/maps").read_text().splitlines():
-            span, rights, *_, of = line.split()
-            if of == name and rights == "r-xp":
-                start, end = (int(each, 16) for each in span.split("-"))
-                return cls(start, end - start)
-        raise Unknown(f"{name} is not loaded")
-
-    def find(self, pattern: re.Pattern[bytes]) -> Iterator[tuple[int, re.Match[bytes]]]:
-        code = (ctypes.c_char * self.size).from_address(self.start)
-        found = list(pattern.finditer(code))
-        if not found:
-            raise Unknown(f"nothing in the program begins with {pattern.pattern!r}")
-        return ((self.start + match.start(), match) for match in found)
 
 
 def put_around(library: str, *, host: str, port: int) -> None:
     """`library` is chDB's, loaded and without a connection yet. Raises Unknown."""
-    code = _Code.of(library)
-    ((place, match),) = code.find(_ADDRESS)
+    program = Program.of(library)
+    place, match = program.find_one(_ADDRESS)
     port_at = struct.unpack("<I", match[2])[0]
-    _write(place, _address(host, port, port_at))
-    for place, _ in code.find(_POOL):
-        _write(place, _pool_or_last(place))
-    ((place, _),) = code.find(_MAY_BEGIN)
-    _write(place, b"\xb0\x01\xc3")  # mov al, 1; ret
+    write_over(place, _address(host, port, port_at))
+    for place, _ in program.find(_POOL):
+        write_over(place, _pool_or_last(place))
+    place, _ = program.find_one(_MAY_BEGIN)
+    write_over(place, b"\xb0\x01\xc3")  # mov al, 1; ret
 
 
 def _address(host: str, port: int, port_at: int) -> bytes:
@@ -98,10 +63,8 @@ def _address(host: str, port: int, port_at: int) -> bytes:
 
 
 def _string(text: str) -> list[tuple[int, bytes]]:
-    """A short std::string, as three words with their offsets; the last byte is its length."""
-    raw = text.encode()
-    assert len(raw) < _STRING_BYTES - 1
-    whole = raw.ljust(_STRING_BYTES - 1, b"\0") + bytes([len(raw)])
+    """A std::string, as three words with their offsets."""
+    whole = short_string(text)
     return [(at, whole[at : at + 8]) for at in range(0, _STRING_BYTES, 8)]
 
 
@@ -117,11 +80,3 @@ def _pool_or_last(place: int) -> bytes:
     at = struct.pack("<Q", ctypes.addressof(last))
     keep = b"\x48\xa3" + at + b"\xc3"  # mov [last], rax; ret
     return b"\x48\x8b\x47\x30\x48\x85\xc0\x74" + bytes([len(keep)]) + keep + b"\x48\xa1" + at + b"\xc3"
-
-
-def _write(place: int, code: bytes) -> None:
-    page = place - place % _PAGE
-    size = place + len(code) - page
-    if ctypes.CDLL(None).mprotect(ctypes.c_void_p(page), ctypes.c_size_t(size), _READ_WRITE_EXECUTE):
-        raise Unknown("the program's code cannot be written over here")
-    ctypes.memmove(place, code, len(code))

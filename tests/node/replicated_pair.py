@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from engine.config.graphite import GraphitePattern, GraphiteRollup, Retention
@@ -96,10 +97,13 @@ class Pair:
 
 
 @contextmanager
-def running_pair(directory: Path) -> Iterator[Pair]:
-    """Both nodes are replicas of one shard; the cluster `apart` has one of them only."""
+def running_pair(
+    directory: Path, *, more: Mapping[str, Sequence[Sequence[str]]] = MappingProxyType({})
+) -> Iterator[Pair]:
+    """Both nodes are replicas of one shard; the cluster `apart` has one of them only. `more` are clusters as
+    `clusters_xml` takes them."""
     file = directory / "given.xml"
-    text = clusters_xml({"all": [list(HOSTS)], "apart": [["n1"], ["absent"]]})
+    text = clusters_xml({"all": [HOSTS], "apart": [["n1"], ["absent"]], **more})
     macros = "".join(
         f"<macros_{host}><shard>01</shard><replica>{host}</replica></macros_{host}>" for host in HOSTS
     )
