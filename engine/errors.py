@@ -145,8 +145,10 @@ class SqlError(Refused):
 
     @property
     def display_text(self) -> str:
-        """As a ClickHouse server words it: `Code: 60. DB::Exception: … (UNKNOWN_TABLE)`."""
-        return f"Code: {self.code}. DB::Exception: {self}" + (f" ({self.name})" if self.name else "")
+        """As a ClickHouse server words it: `Code: 60. DB::Exception: …. (UNKNOWN_TABLE)`."""
+        text = str(self)
+        period = "" if text.endswith(".") else "."
+        return f"Code: {self.code}. DB::Exception: {text}{period}" + (f" ({self.name})" if self.name else "")
 
 
 TOO_FEW_DESCRIPTORS = (

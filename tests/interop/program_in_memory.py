@@ -1,4 +1,4 @@
-"""chDB's program as it stands in memory: find functions of it by their first bytes, and write others over them.
+"""chDB's program in memory: find functions of it by their first bytes, and write others over them.
 
 The bytes are those of one version on one kind of processor. `Unknown` is raised where they are not: then the
 functions have to be looked for again, by the texts of their errors.

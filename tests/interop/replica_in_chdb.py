@@ -1,8 +1,8 @@
 """A replica that is ClickHouse 26.9 itself, beside a node: chDB with what `server_around_chdb` tells it.
 
-It fetches parts, merges, mutates, alters, follows the log of Replicated databases and works the DDL queue as a
-server does. What it lacks is the port by which others fetch its parts: one of ours sends them, straight from
-its directory.
+It fetches parts, merges, mutates, alters, follows the log of Replicated databases and works the DDL queue as
+a server does. What it lacks is the port by which others fetch its parts: one of ours sends them, straight
+from its directory.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import pytest
 
-from engine.ddl.status import ExecutionStatus
 from engine.testing.cluster_files import clusters_xml
 from tests.few import few_first
 from tests.interop.replica_in_chdb import QUEUE, ReplicaInChdb, replica_in_chdb

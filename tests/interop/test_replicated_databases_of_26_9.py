@@ -69,8 +69,10 @@ CREATE VIEW d.v_{t} AS SELECT k, n + {number} AS x FROM d.{t}
 CREATE OR REPLACE VIEW d.v_{t} AS SELECT k FROM d.{t}
 DROP VIEW d.v_{t}
 CREATE MATERIALIZED VIEW d.m_{t} ENGINE = MergeTree ORDER BY k AS SELECT k, count() AS c FROM d.{t} GROUP BY k
+CREATE MATERIALIZED VIEW d.r_{t} ENGINE = ReplicatedSummingMergeTree ORDER BY k AS SELECT k, n FROM d.{t}
 CREATE MATERIALIZED VIEW d.to_{t} TO d.{u} AS SELECT k, n FROM d.{t}
 DROP TABLE d.m_{t}
+DROP TABLE d.r_{t}
 DROP TABLE d.to_{t}
 CREATE DICTIONARY d.d_{t} (k UInt64, n Int32) PRIMARY KEY k SOURCE({source}) LAYOUT(FLAT()) LIFETIME(300)
 DROP DICTIONARY d.d_{t}

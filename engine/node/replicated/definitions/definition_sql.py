@@ -157,10 +157,11 @@ class Definition:
         return (given[0], given[1]) if any(map(_is_computed, given)) else None
 
     def with_keeper_arguments(self, path: str, replica: str) -> str:
-        """The text with an engine that has these in the places of its first two arguments."""
+        """The text with an engine that has these before all other arguments."""
         assert self.engine is not None
-        arguments = (quote_string(path), quote_string(replica), *self.engine.arguments[2:])
-        engine = EngineText(self.engine.name, arguments)
+        has_own = self.keeper_arguments() or self.keeper_expressions()
+        rest = self.engine.arguments[2:] if has_own else self.engine.arguments
+        engine = EngineText(self.engine.name, (quote_string(path), quote_string(replica), *rest))
         return apply_edits(self.sql, [Edit(self._engine_at.start, self._engine_at.end, str(engine))])
 
     def without_keeper_arguments(self) -> str:

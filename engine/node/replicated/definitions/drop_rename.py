@@ -154,9 +154,10 @@ class DropRenameStatements:
     async def _attach(self, asked: Asked, statement: Statement) -> bool:
         name = statement.tables[0].within(asked.current_database)
         record = self._record(name)
-        if record is None or self._life.tables.by_uuid(record.uuid) is not None:
+        if record is None:
             return False
         async with self._life.names.hold([name]):
+            # Of one that is attached chDB says so (57), or nothing (IF NOT EXISTS).
             await self._in_chdb(asked, asked.sql)
             await self._life.reattach(record.uuid)
         return True

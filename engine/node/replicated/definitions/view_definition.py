@@ -1,8 +1,9 @@
 """CREATE MATERIALIZED VIEW of a view with a table of its own, taken apart: the table's text and the view's.
 
 chDB makes neither from the other: of a view that is attached it reads the engine's clause to show it, and
-goes to its table by `TO INNER UUID`. So the view has the text that the user wrote, Replicated engine and all,
-and its table is one like any other, under the name that ClickHouse gives it.
+goes to its table by `TO INNER UUID`. So the view has the engine that its table shows, Replicated and with
+path and replica name, as in ClickHouse, and its table is one like any other, under the name that ClickHouse
+gives it.
 """
 
 from __future__ import annotations
@@ -74,6 +75,10 @@ class ViewDefinition:
         if cursor.words[-2:-1] == ["COMMENT"] and cursor.tokens[-1].kind is TokenKind.STRING:
             end = cursor.tokens[-2].start
         return self._behind[cursor.tokens[0].end : end]
+
+    def with_keeper_arguments(self, path: str, replica: str) -> ViewDefinition:
+        """With these as the engine's first arguments."""
+        return ViewDefinition(self._definition.with_keeper_arguments(path, replica))
 
     def of_table(self, name: TableName, uuid: UUID, columns: str) -> str:
         """CREATE TABLE of the view's own table."""

@@ -104,9 +104,7 @@ class ViewTableStatements:
         definition = Definition(text.of_table(inner, inner_uuid, columns))
         refuse_definition(asked, definition)
         if not await self._tables.is_there(inner):
-            place = self._tables.place(
-                definition, inner, inner_uuid, is_uuid_given=text.inner_uuid is not None
-            )
+            place = self._tables.place(definition, inner, inner_uuid, is_uuid_given=True)
             await self._tables.make(asked, definition, inner, inner_uuid, place, for_view=uuid)
         record = life.catalog.named(inner)
         if record is None:
@@ -118,8 +116,9 @@ class ViewTableStatements:
                 listed = ", ".join(map(quote_identifier, names))
                 insert = f"INSERT INTO {inner.quoted} ({listed}) SELECT {listed} FROM ({text.select}\n)"
                 await self._run_insert(replace(asked, sql=insert, fence=Fence()))
+            shown = text.with_keeper_arguments(record.shown_path, record.shown_replica)
             await asked.session.query(
-                text.of_view(view, uuid, record.uuid, columns),
+                shown.of_view(view, uuid, record.uuid, columns),
                 format="Null",
                 params=asked.params,
                 scope=asked.scope,
