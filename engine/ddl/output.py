@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import re
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from engine.keeper.recipes import SessionHolder
 from engine.names import HostId, QueuePaths
 
 DEFAULT_TIMEOUT_S = 180
+_NAME = re.compile(r"\(([A-Z][A-Z0-9_]+)\)(?: \(version [^()]*(?:\([^()]*\))?\))?\s*\Z")
+"""Of a code, behind the text of a host's error."""
 
 
 class OutputMode(enum.StrEnum):
@@ -314,8 +317,11 @@ class _Stream:
 
 
 def _host_error(outcome: HostOutcome) -> SqlError:
+    name = _NAME.search(outcome.error)
     return SqlError(
-        outcome.code, f"There was an error on [{outcome.host.host}:{outcome.host.port}]: {outcome.error}"
+        outcome.code,
+        f"There was an error on [{outcome.host.host}:{outcome.host.port}]: {outcome.error}",
+        name="" if name is None else name[1],
     )
 
 

@@ -31,11 +31,14 @@ _GLOBAL_CONTEXT = 0x960
 """Within a context: what all others are copies of."""
 _BYTES = 0x1000
 """More than a worker takes."""
+_CLEANS_AFTER_S, _KEEPS = 0x1E8, 0x200
+"""Within a worker, which has no configuration: `cleanup_delay_period`, `max_tasks_in_queue`."""
 _KEPT: list[object] = []
 
 
-def put_around(library: str, *, queue: str, replicas: str) -> None:
-    """`library` is chDB's, loaded and without a connection yet; paths in Keeper. Raises Unknown."""
+def put_around(library: str, *, queue: str, replicas: str, keeps: int | None = None) -> None:
+    """`library` is chDB's, loaded and without a connection yet; paths in Keeper. With `keeps` the worker
+    cleans the queue once a second, of all but so many entries. Raises Unknown."""
     program = Program.of(library)
     asked_for, made, started = (program.find_one(each)[0] for each in (_ASKED_FOR, _MADE, _STARTED))
     word = ctypes.c_void_p
@@ -50,6 +53,9 @@ def put_around(library: str, *, queue: str, replicas: str) -> None:
             paths = (_string(path) for path in (queue, replicas))
             names = (_string(name) for name in ("distributed_ddl", "default", "DDLWorker"))
             make(worker, 1, *paths, whole, None, None, *names, None, None)
+            if keeps is not None:
+                ctypes.c_uint64.from_address(worker + _CLEANS_AFTER_S).value = 1
+                ctypes.c_uint64.from_address(worker + _KEEPS).value = keeps
             start(worker)
             workers.append(worker)
         return workers[0]

@@ -44,7 +44,9 @@ sys.path.insert(0, {str(_ROOT)!r})
 from tests.interop import ddl_worker_around_chdb, program_in_memory, server_around_chdb
 try:
     server_around_chdb.put_around(_chdb.__file__, host={HOST!r}, port=%d)
-    ddl_worker_around_chdb.put_around(_chdb.__file__, queue={QUEUE.root!r}, replicas={QUEUE.replicas_root!r})
+    ddl_worker_around_chdb.put_around(
+        _chdb.__file__, queue={QUEUE.root!r}, replicas={QUEUE.replicas_root!r}, keeps=%r
+    )
 except program_in_memory.Unknown as error:
     sys.stdin.readline()
     answers.write(json.dumps({{"error": "{_UNKNOWN}" + str(error)}}).encode() + b"\\n")
@@ -65,11 +67,14 @@ class ReplicaInChdb(Clickhouse):
 
 
 @contextmanager
-def replica_in_chdb(directory: Path, zookeeper: ZooKeeper, *, more: str = "") -> Iterator[ReplicaInChdb]:
-    """`more` stands in its configuration. Skips the test where chDB is another program than the known one."""
+def replica_in_chdb(
+    directory: Path, zookeeper: ZooKeeper, *, more: str = "", keeps: int | None = None
+) -> Iterator[ReplicaInChdb]:
+    """`more` stands in its configuration; `keeps`: see `ddl_worker_around_chdb`. Skips the test where chDB is
+    another program than the known one."""
     [port] = free_ports(1)
     try:
-        replica = ReplicaInChdb(directory, zookeeper, before=_BEFORE % port, more=more)
+        replica = ReplicaInChdb(directory, zookeeper, before=_BEFORE % (port, keeps), more=more)
     except AssertionError as error:
         if str(error).startswith(_UNKNOWN):
             pytest.skip(str(error))

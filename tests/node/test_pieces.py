@@ -235,6 +235,10 @@ def test_statuses_and_bodies_of_errors_that_are_not_chdbs() -> None:
     assert status_of(error) == 500
     text = exception_text(error, "26.9")
     assert text == "Code: 999. DB::Exception: No session. Wait. (KEEPER_EXCEPTION) (version 26.9)\n"
+    outer = SqlError(57, f"There was an error on [h:9000]: {SqlError(57, 'It exists.').display_text}")
+    assert outer.display_text.endswith(
+        "DB::Exception: It exists. (TABLE_ALREADY_EXISTS). (TABLE_ALREADY_EXISTS)"
+    )
 
 
 @pytest.mark.parametrize(

@@ -239,6 +239,8 @@ def test_a_detached_table_catches_up_when_it_is_attached(pair: Pair) -> None:
     pair.on_cluster(
         f"CREATE TABLE d.away ON CLUSTER all (a Int8) ENGINE = ReplicatedMergeTree({OWN_PATH}) ORDER BY a"
     )
+    refused(pair.n2.post("ATTACH TABLE d.away"), 57)
+    pair.n2.query("ATTACH TABLE IF NOT EXISTS d.away")
     pair.n2.query("DETACH TABLE d.away PERMANENTLY")
     pair.n1.query("INSERT INTO d.away VALUES (1)")
     pair.restart("n2")

@@ -139,6 +139,19 @@ def test_a_view_that_cannot_be_made_leaves_nothing(pair: Pair, definition: str, 
     assert pair.children("/v4") == []
 
 
+def test_a_view_of_one_node_has_a_path_of_its_own(pair: Pair) -> None:
+    """Its table's UUID is in the default path, and no other node knows it."""
+    source(pair, "s8")
+    pair.n1.query(
+        f"CREATE MATERIALIZED VIEW d.v8 ENGINE = ReplicatedMergeTree ORDER BY k {SUMS.format('s8')}"
+    )
+    pair.n1.query("INSERT INTO d.s8 VALUES (1, 2)")
+    assert pair.n1.query("SELECT * FROM d.v8") == "1\t2\n"
+    name = inner_of(pair.n1, "v8").partition("`")[2].rstrip("`")
+    uuid = pair.n1.query(f"SELECT uuid FROM system.tables WHERE name = '{name}'").strip()
+    assert pair.children(f"/clickhouse/tables/{uuid}/01/replicas") == ["n1"]
+
+
 def test_a_buffer_does_not_write_past_keeper_by_way_of_such_a_view(pair: Pair) -> None:
     n1 = pair.n1
     n1.query("CREATE TABLE d.s5 (k UInt64, a UInt64) ENGINE = MergeTree ORDER BY k")

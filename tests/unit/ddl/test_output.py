@@ -106,6 +106,12 @@ def test_the_first_failing_hosts_error_comes_after_all_rows(mode: OutputMode) ->
         assert error.message == "There was an error on [a:9000]: Code: 57. exists"
 
 
+def test_an_error_has_the_name_that_the_host_gives_its_code() -> None:
+    told = "Code: 670. DB::Exception: It exists. (NAMED_COLLECTION_ALREADY_EXISTS) (version 26.9.2.1)"
+    _, error, _ = answer(OutputMode.THROW, finished=[(FAILS[0][0], 670, told), *FAILS[1:]], alive="a b")
+    assert error is not None and error.display_text.endswith(". (NAMED_COLLECTION_ALREADY_EXISTS)")
+
+
 TIMEOUT_THROWS = {
     OutputMode.THROW,
     OutputMode.NONE,
