@@ -204,6 +204,11 @@ def _of_its_version(entry: DDLLogEntry) -> DDLLogEntry:
 
 
 def _check_kind(statement: Statement) -> None:
+    if statement.temporary and statement.kind in (StatementKind.CREATE_TABLE, StatementKind.CREATE_VIEW):
+        raise SqlError(
+            Code.INCORRECT_QUERY,
+            "Temporary tables and views cannot be created ON CLUSTER: they belong to one session",
+        )
     if not statement.supports_on_cluster:
         raise SqlError(Code.NOT_IMPLEMENTED, "Distributed execution is not supported for such DDL queries")
     if statement.on_cluster is None:

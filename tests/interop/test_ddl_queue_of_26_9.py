@@ -176,6 +176,8 @@ def test_a_node_that_is_killed_at_any_moment_has_done_it_in_the_end(shared: Shar
     for number in range(1, STATEMENTS // 2 + 1):
         name, ask = rng.choice(shared.sides[1:])
         sql = some_statement(rng, number)
+        if sql.startswith("DETACH") and "PERMANENTLY" not in sql:
+            continue  # the next start attaches it
         killing = threading.Timer(rng.choice(MOMENTS_S), shared.pair.kill9, ["n1"])
         if is_killed := rng.random() < 0.4:
             killing.start()

@@ -52,7 +52,7 @@ def query(sql: str, **more: object) -> str:
     [
         ("SELECT 1", 48, {}),
         ("INSERT INTO t VALUES (1)", 48, {}),
-        ("CREATE TEMPORARY TABLE t ON CLUSTER c (a Int8)", 48, {}),
+        ("CREATE TEMPORARY TABLE t ON CLUSTER c (a Int8)", 80, {}),
         (CREATE, 392, {"allow_distributed_ddl": False}),
         (CREATE, 392, {"settings": {"allow_distributed_ddl": "0"}}),
         (CREATE, 392, {"replicated_ddl_enabled": False}),
