@@ -1,7 +1,7 @@
 """A cluster of real servers, of engine nodes, or of both in one queue, as operations see it.
 
-Shard 1 has the real servers, shard 2 the nodes: a replicated table has replicas of one kind, because a server
-of 2018 cannot read the parts that a node writes.
+Shard 1 has the real servers, of 2018 or of 26.9, shard 2 the nodes: a replicated table has replicas of one
+kind, because a server of 2018 cannot read the parts that a node writes.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+import pytest
 
 from engine.client import NodeClient
 from engine.config.load import load_node_config
@@ -26,9 +28,12 @@ from engine.testing.clickhouse_config import ClickHouseConfig, ServerSpec
 from engine.testing.clickhouse_server import RealCluster, make_cluster, plan_servers
 from engine.testing.processes import ChildProcess
 from tests.interop.cluster import ENV
+from tests.interop.program_in_memory import Unknown
 from tests.warm import warm
 
 OPERATOR = "test"
+_ROOT = Path(__file__).parents[2]
+_MODERN = "tests.interop.server_of_26_9"
 
 
 class Kind(enum.Enum):
@@ -37,6 +42,18 @@ class Kind(enum.Enum):
     REAL = "real servers"
     NODES = "engine nodes"
     MIXED = "both"
+    MODERN = "servers of 26.9"
+    MODERN_MIXED = "servers of 26.9 and nodes"
+
+
+_COUNTS = {
+    Kind.REAL: (2, 0, 0),
+    Kind.NODES: (0, 0, 2),
+    Kind.MIXED: (2, 0, 1),
+    Kind.MODERN: (0, 2, 0),
+    Kind.MODERN_MIXED: (0, 2, 1),
+}
+"""Servers of 2018, of 26.9, and nodes."""
 
 
 @dataclass(slots=True)
@@ -46,6 +63,7 @@ class Stand:
     site: Site
     directory: Path
     real: tuple[ServerSpec, ...]
+    modern: tuple[ServerSpec, ...]
     nodes: tuple[ServerSpec, ...]
     processes: dict[str, ChildProcess]
     clusters: tuple[Cluster, ...]
@@ -53,7 +71,12 @@ class Stand:
 
     @property
     def specs(self) -> tuple[ServerSpec, ...]:
-        return (*self.real, *self.nodes)
+        return tuple(spec for specs in self.kinds for spec in specs)
+
+    @property
+    def kinds(self) -> tuple[tuple[ServerSpec, ...], ...]:
+        """Each in a shard of its own."""
+        return tuple(filter(None, (self.real, self.modern, self.nodes)))
 
     @property
     def queue(self) -> DistributedDdl:
@@ -99,6 +122,8 @@ class Stand:
                 return
             except (NodeUnavailable, ReplyLost):
                 process = self.processes[spec.name]
+                if not process.is_running and f"{Unknown.__name__}: " in process.log_tail():
+                    pytest.skip(process.log_tail())
                 assert process.is_running and ENV.monotonic_s() < deadline_s, process.log_tail()
                 await ENV.sleep(0.05)
 
@@ -111,12 +136,13 @@ async def running(
 
     Real servers are also put into `real_clusters`.
     """
-    count_of_real = {Kind.REAL: 2, Kind.NODES: 0, Kind.MIXED: 2}[kind]
-    count_of_nodes = {Kind.REAL: 0, Kind.NODES: 2, Kind.MIXED: 1}[kind]
-    real = plan_servers(count_of_real, env=ENV) if count_of_real else ()
-    nodes = plan_servers(count_of_nodes, env=ENV, prefix="node") if count_of_nodes else ()
+    counts = _COUNTS[kind]
+    real, modern, nodes = (
+        plan_servers(count, env=ENV, prefix=prefix) if count else ()
+        for count, prefix in zip(counts, ("real", "modern", "node"), strict=True)
+    )
     nodes = tuple(replace(spec, macros={**spec.macros, "shard": "02"}) for spec in nodes)
-    shards = [_hosts(specs) for specs in (real, nodes) if specs]
+    shards = [_hosts(specs) for specs in (real, modern, nodes) if specs]
     # 18.16 alters plain tables in the first, and replicated ones in the second.
     clusters = (
         make_cluster("all", shards, internal_replication=False),
@@ -132,14 +158,18 @@ async def running(
             real_clusters.append(servers)
             await stack.enter_async_context(servers)
             processes |= {server.spec.name: server.process for server in servers.servers}
-        for spec in nodes:
+        for spec in (*modern, *nodes):
             place = directory / spec.name
             ClickHouseConfig(clusters, zookeeper_config, queue, "information").write(spec, place)
+            config = place / "config.xml"
+            ports = (str(spec.http_port), str(spec.interserver_http_port))
             process = processes[spec.name] = ChildProcess(
                 spec.name,
-                [sys.executable, "-m", "engine.cli", "node", "--config", place / "config.xml"],
+                [sys.executable, "-m", "engine.cli", "node", "--config", config]
+                if spec in nodes
+                else [sys.executable, "-m", _MODERN, place / "data", config, *ports, queue.path],
                 log_file=place / "node.log",
-                cwd=place,
+                cwd=place if spec in nodes else _ROOT,
                 launch=warm,
             )
             process.start()
@@ -149,7 +179,7 @@ async def running(
         ledger = str(directory / "ledger.db")
         site = Site(
             "all",
-            load_node_config(directory / (*real, *nodes)[0].name / "config.xml"),
+            load_node_config(directory / (*real, *modern, *nodes)[0].name / "config.xml"),
             Records(ledger, env=ENV),
             ENV,
             OPERATOR,
@@ -157,11 +187,11 @@ async def running(
             keeper_or_none=keeper,
             clients={
                 spec.host_id: await stack.enter_async_context(NodeClient(spec.url))
-                for spec in (*real, *nodes)
+                for spec in (*real, *modern, *nodes)
             },
             patience_s=60.0,
         )
-        stand = Stand(site, directory, real, nodes, processes, clusters, zookeeper_config)
+        stand = Stand(site, directory, real, modern, nodes, processes, clusters, zookeeper_config)
         for spec in stand.specs:
             await stand.wait_until_up(spec)
         yield stand
