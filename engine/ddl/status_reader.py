@@ -168,7 +168,11 @@ class StatusReader:
     async def watch(self, entry: str) -> AsyncGenerator[EntryStatus, None]:
         """Yields at once, then at every change. Raises SqlError 341 when the entry goes away."""
 
+        opened_on: Keeper | None = None
+
         async def open_entry(keeper: Keeper) -> _View | None:
+            nonlocal opened_on
+            opened_on = keeper
             view = await self._open(keeper, entry)
             if view is None:  # the server of this session may not know of it yet
                 await keeper.sync(self._paths.root)
@@ -187,7 +191,7 @@ class StatusReader:
             while True:
 
                 async def look(keeper: Keeper) -> bool:
-                    nonlocal session
+                    nonlocal session, opened_on
                     alarm.event.clear()
                     if keeper is not session:  # a new session has no watches
                         session = keeper
@@ -199,6 +203,10 @@ class StatusReader:
                         )
                     else:
                         is_there = await self._refresh(keeper, view, alarm, is_watching=True)
+                    if is_there and keeper is not opened_on:
+                        # A Keeper that has lost its data may have another entry of this name by now.
+                        is_there = await self._is_still_there(keeper, view, None)
+                        opened_on = keeper
                     if is_there and alarm.presence and view.unfinished:
                         alarm.presence = False
                         try:

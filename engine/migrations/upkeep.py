@@ -52,7 +52,7 @@ async def refresh(runner: MigrationRunner, request: RunRequest) -> list[Migratio
                     direction=now.direction,
                     generation=now.generation,
                     statements=statements,
-                    file_checksum=max(now.rows, key=lambda row: row.attempt).file_checksum,
+                    file_checksum=_checksum_of(runner, now),
                     done_by=request.requested_by,
                     note="seen after the run",
                 )
@@ -68,6 +68,14 @@ def _statements_of(runner: MigrationRunner, record: MigrationRecord) -> int:
     if script is None:
         return record.statements
     return max([len(script.statements), *(row.statement for row in record.rows)])
+
+
+def _checksum_of(runner: MigrationRunner, record: MigrationRecord) -> str:
+    """The file's of which something was sent last; of one without statements nothing is."""
+    if record.rows:
+        return max(record.rows, key=lambda row: row.attempt).file_checksum
+    script = runner.migrations.script(record.version, record.direction)
+    return record.file_checksum if script is None else script.checksum
 
 
 async def mark(

@@ -17,7 +17,8 @@ from engine.migrations.files import Direction
 from engine.migrations.gather import make_plan
 from engine.migrations.model import Progress
 from engine.migrations.selection import ALL, Leniency
-from engine.migrations.states import CellState, LedgerRow, RunState
+from engine.migrations.states import CellState, Event, LedgerRow, MigrationState, RunState
+from engine.migrations.upkeep import refresh
 from engine.migrations.verdict import Verdict
 from engine.names import HostId
 from tests.migrations.support import SHOP, World, in_world
@@ -335,6 +336,29 @@ def test_a_migration_without_statements_is_recorded_as_the_run_passes_it(tmp_pat
         world.hosts[NODE2].fails.clear()
         await runner.finish(run)
         assert (await drive(runner, world.request(leniency=RETRY))).state is RunState.DONE
+
+    in_world(tmp_path, scenario, files={**SHOP, "2_column.up.sql": "-- nothing yet\n"})
+
+
+def test_a_migration_without_statements_whose_run_died_at_it_is_completed_by_looking(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        runner = await world.runner()
+        await drive(runner, world.request(target=1))
+        run = await runner.begin(world.request(target=2))
+        assert run.lease is not None
+        # Between its beginning and its end, which are two transactions.
+        writer = runner.locked.writer(run.request.run_id, run.lease)
+        (step,) = run.steps
+        script = runner.migrations.script(2, Direction.UP)
+        assert script is not None
+        writer.record_step(Event.STARTED, step, script.checksum, "tester")
+        await runner.abandon(run)
+        assert world.states() == {1: "applied", 2: "running"}
+        (record,) = await refresh(await world.runner(), world.request())
+        assert (record.version, record.state) == (2, MigrationState.APPLIED)
+        assert (await drive(await world.runner(), world.request())).state is RunState.DONE
+        assert world.states() == {1: "applied", 2: "applied", 3: "applied"}
 
     in_world(tmp_path, scenario, files={**SHOP, "2_column.up.sql": "-- nothing yet\n"})
 

@@ -423,6 +423,29 @@ def test_an_outcome_that_comes_while_a_look_has_no_answer_is_not_forgotten(seed:
     run(main, seed=seed)
 
 
+def test_what_hosts_did_of_another_entry_of_that_name_is_not_told_to_who_watches_this_one() -> None:
+    """Keeper has lost its data while nobody was connected, and numbers its entries anew."""
+
+    async def main(bench: Bench) -> None:
+        submission = await bench.submit(CREATE, "t")
+        holder = SessionHolder(bench.server.factory(client="watcher"), bench.env)
+        watching = DDLQueueClient(holder, bench.env, PATHS).watch(submission.entry)
+        assert states(await anext(watching)) == [HostState.WAITING] * 2
+        bench.server.partition("watcher")
+        bench.server.lose_data()
+        await create_ancestors(await bench.keeper(), "/some/others")  # its transactions have other numbers
+        assert (await bench.submit(DROP, "another")).entry == submission.entry
+        bench.start("a", "b")
+        await bench.last(await bench.client(), submission.entry)
+        bench.server.heal("watcher")
+        with pytest.raises(SqlError) as refusal:
+            await _all(watching)
+        assert refusal.value.code == 341
+        await holder.close()
+
+    run(main)
+
+
 async def _all(watching: AsyncIterator[EntryStatus]) -> list[EntryStatus]:
     return [status async for status in watching]
 
