@@ -8,7 +8,13 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from engine.ddl.status import UNREADABLE_CODE
+from engine.errors import Code
 from engine.names import HostId
+
+_LEFT_TO_ANOTHER = "Cannot execute replicated DDL query"
+"""ClickHouse's words where no replica of the shard has executed for as long as the host waited. The code is
+48, 49, 159 or 341, by version, and says less."""
 
 
 class HostState(enum.StrEnum):
@@ -24,8 +30,8 @@ class HostState(enum.StrEnum):
     """The entry was removed, by age or number, before the host had an outcome."""
     UNKNOWN = "unknown"
     """The entry is not in the queue any more and nothing was recorded about it: Keeper has lost its data, or
-    a cleaner that keeps no records removed it. The host may have done it. Only who remembers the entry says
-    so, such as the ledger of migrations."""
+    a cleaner that keeps no records removed it; or the host failed in doubt. It may have done it. Only who
+    remembers the entry says so, such as the ledger of migrations."""
     ABANDONED = "abandoned"
     """A person said, with a reason, that the host will never do it; nobody has to wait for it."""
 
@@ -112,6 +118,18 @@ class EntryStatus:
     @property
     def is_done_on_all_hosts(self) -> bool:
         return all(outcome.state is HostState.DONE for outcome in self.hosts)
+
+    def is_in_doubt(self, outcome: HostOutcome) -> bool:
+        """Whether a host failed in words that leave open if the statement took effect, there or for its
+        shard.
+
+        It died over it, or left it to another, which may have done it since or be at it still.
+        """
+        if outcome.state is not HostState.FAILED:
+            return False
+        if outcome.code in (Code.UNFINISHED, UNREADABLE_CODE):
+            return True
+        return _LEFT_TO_ANOTHER in outcome.error and len(self.failed) < len(self.hosts)
 
     def outcome(self, host: HostId) -> HostOutcome:
         """Raises KeyError for a host that the entry does not list."""

@@ -144,7 +144,7 @@ def _check_not_done_for_shard(
 ) -> None:
     """What one replica does for its shard would be done to the whole shard a second time. The ledger does not
     know whether the table is replicated. A host that failed has tried; one that never answered was away while
-    the others worked.
+    the others worked, and one that does not know may have left it to them.
     """
     parsed = parse_statement(statement.sql)
     if not (runs_once_per_shard(parsed) and (parsed.is_destructive or parsed.rewrites_data)):
@@ -172,7 +172,7 @@ def _check_repeatable(step: Step, statement: ScriptStatement, failed: Sequence[L
     if unknown and takes_effect_again(parse_statement(statement.sql)):
         raise MigrationRefused(
             f"{step.version}_{step.title} statement {statement.index} is unknown on {unknown}: if it was "
-            "done there before the queue lost it, to send it again would do it twice.",
+            "done there, to send it again would do it twice.",
             hint="Look there. Where it is not done, execute it by hand; then "
             f"{_mark_done(step, statement, hosts[0])}, for each of them.",
         )

@@ -53,6 +53,15 @@ def _own(target: Target, status: EntryStatus) -> EntryStatus:
     return status
 
 
+def _recorded(outcome: HostOutcome, status: EntryStatus) -> HostOutcome:
+    """As it stands in the ledger: who does not know what became of it has not failed for certain."""
+    return replace(
+        outcome,
+        state=HostState.UNKNOWN if status.is_in_doubt(outcome) else outcome.state,
+        error=redact_prose(outcome.error)[:_MAX_ERROR_CHARS],
+    )
+
+
 def _is_gone(error: OnclusterError) -> bool:
     return isinstance(error, NeverEnqueued) or (isinstance(error, SqlError) and error.code == Code.UNFINISHED)
 
@@ -152,12 +161,7 @@ class Observer:
     def _record(self, target: Target, status: EntryStatus) -> None:
         hosts = frozenset(target.hosts)
         self.writer.record_outcomes(
-            target.token,
-            [
-                replace(outcome, error=redact_prose(outcome.error)[:_MAX_ERROR_CHARS])
-                for outcome in status.hosts
-                if outcome.host in hosts
-            ],
+            target.token, [_recorded(outcome, status) for outcome in status.hosts if outcome.host in hosts]
         )
 
     def _record_gone(self, target: Target) -> None:

@@ -35,7 +35,7 @@ class CellState(enum.StrEnum):
     EXPIRED = "expired"
     """It was removed from the queue before the host had done it."""
     UNKNOWN = "unknown"
-    """The queue has lost it, and nobody knows whether the host has done it."""
+    """Nobody knows whether it is done: the queue has lost it, or the host says that it does not know."""
     ABANDONED = "abandoned"
 
     @property
@@ -51,7 +51,8 @@ class CellState(enum.StrEnum):
 
     @property
     def is_given_up(self) -> bool:
-        """Not by the host's own word: should it have done it after all, or do it yet, that is recorded."""
+        """Not by the host's own word, or by one that leaves it open: should it have done it after all, or do
+        it yet, that is recorded."""
         return self in (CellState.EXPIRED, CellState.UNKNOWN, CellState.ABANDONED)
 
     @property

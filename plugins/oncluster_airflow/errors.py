@@ -44,7 +44,7 @@ class DDLTimeout(DDLWaitError):
 
 
 class DDLGone(DDLWaitError):
-    """The entry was removed before every host had answered."""
+    """The entry was removed before every host had answered, or what became of it on one is not known."""
 
 
 class ActsFailed(AirflowFailException):
@@ -69,7 +69,8 @@ def error_of(result: WaitResult) -> DDLWaitError:
             words = "; ".join(f"{host.host.readable}: {error_text(host)}" for host in result.abandoned)
             return DDLAbandoned(f"Done on the other hosts. {words}. {result.summary}", result)
         case WaitState.GONE:
-            return DDLGone(f"The entry is no longer in the queue. {result.note} {result.summary}", result)
+            what = result.note or "The entry is no longer in the queue."
+            return DDLGone(f"{what} {result.summary}", result)
         case _:
             error = result.first_error
             where = f"There was an error on [{error.host.readable}]: {error_text(error)}" if error else ""

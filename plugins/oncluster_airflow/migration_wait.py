@@ -22,7 +22,7 @@ from engine.migrations.model import Progress, Run, StatementRef
 from engine.migrations.runner import MigrationRunner
 from engine.migrations.states import CellState, LedgerRow
 from engine.migrations.verdict import Verdict, judge
-from oncluster_airflow.outcomes import WaitResult, WaitState
+from oncluster_airflow.outcomes import WaitResult, WaitState, error_text
 from oncluster_airflow.workspace import Workspace
 
 log = logging.getLogger(__name__)
@@ -122,17 +122,20 @@ async def _finish(
 
 
 def result_of(progress: Progress, verdict: Verdict, *, at_limit: bool = False) -> WaitResult:
-    """How it ended, in Airflow's words; GONE where no host failed, and the queue has lost some."""
+    """How it ended, in Airflow's words; GONE where no host failed, and what became of some is not known."""
     state = _STATES[verdict]
     bad = {row.state for row in progress.rows if row.state.is_failure}
     if state is WaitState.FAILED and CellState.FAILED not in bad:
         state = WaitState.ABANDONED if bad == {CellState.ABANDONED} else WaitState.GONE
-    lost = ", ".join(row.host.readable for row in progress.rows if row.state is CellState.UNKNOWN)
+    unknown = [row for row in progress.rows if row.state is CellState.UNKNOWN]
+    lost = ", ".join(row.host.readable for row in unknown)
     return WaitResult(
         state,
         ", ".join(sorted({row.entry for row in progress.rows if row.entry})) or str(progress.ref),
         tuple(outcome_of(row) for row in progress.rows),
-        note=f"Whether it was done on {lost} is not known." if lost else "",
+        note=f"Whether it was done on {lost} is not known. {error_text(outcome_of(unknown[0]))}".strip()
+        if unknown
+        else "",
         at_limit=at_limit,
     )
 

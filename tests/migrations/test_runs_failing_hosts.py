@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 
@@ -258,6 +259,78 @@ def test_what_another_replica_did_for_the_shard_is_not_repeated_for_a_host_that_
         for node in (NODE1, NODE2):
             assert len(world.hosts[node].executed) == len(before[node]) + 1
             assert "s.w" in world.hosts[node].executed[-1]
+
+    in_world(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (341, "Outcome unknown: node02:9000 began this ALTER TABLE and ended before it recorded how it went"),
+        (341, "This entry was not begun in its turn"),
+        (341, "Cannot execute replicated DDL query, maximum retries exceeded"),
+        (159, "Cannot execute replicated DDL query, timeout exceeded"),
+        (48, "Cannot execute replicated DDL query on leader"),  # of ClickHouse 18.16
+    ],
+)
+def test_a_host_that_does_not_know_what_became_of_it_is_not_sent_it_again_where_nobody_would_notice(
+    tmp_path: Path, code: int, said: str
+) -> None:
+    """It waited for another replica, for too long, or died over it. The shard, or it, may have done it."""
+
+    async def scenario(world: World) -> None:
+        await world.start()
+        assert (await drive(await world.runner(), world.request())).state is RunState.DONE
+        update = "ALTER TABLE s.a UPDATE x = x + 1 WHERE 1"
+        write(world.folder, {"4_more.up.sql": f"{update};\nCREATE TABLE s.w (x Int8) ENGINE = Memory;"})
+        world.hosts[NODE2].fails[update] = (code, said)
+        assert (await drive(await world.runner(), world.request())).state is RunState.FAILED
+        world.hosts[NODE2].fails.clear()
+        [row] = [row for row in world.ledger.rows("shop") if (row.version, row.host) == (4, NODE2)]
+        assert (row.state, row.code, row.error) == (CellState.UNKNOWN, code, said)
+        sent = len(world.entries())
+        with pytest.raises(MigrationRefused, match="do it twice") as refused:
+            await drive(await world.runner(), world.request(leniency=RETRY))
+        assert len(world.entries()) == sent
+        assert "migrate mark 4 done --statement 1 --host node02:9000" in refused.value.hint
+        await mark_done(await world.runner(), world.request(), 4, host=NODE2, reason="it has")
+        assert (await drive(await world.runner(), world.request())).state is RunState.DONE
+        assert world.states()[4] == "applied"
+        world.check()
+
+    in_world(tmp_path, scenario)
+
+
+def test_hosts_that_all_waited_in_vain_for_each_other_have_failed(tmp_path: Path) -> None:
+    """So ClickHouse 18.16 says that an ALTER is wrong. It may be corrected."""
+
+    async def scenario(world: World) -> None:
+        await world.start()
+        for host in world.hosts.values():
+            host.fails["y Int9"] = (48, "Cannot execute replicated DDL query on leader")
+        gate = world.hosts[NODE1].hold["y Int9"] = asyncio.Event()
+        (world.folder / "2_column.up.sql").write_text("ALTER TABLE s.a ADD COLUMN y Int9;")
+        run = asyncio.create_task(drive(await world.runner(), world.request()))
+        while not any(row.state is CellState.UNKNOWN for row in world.ledger.rows("shop")):
+            await world.env.sleep(0.1)  # node01 may be at it yet
+        gate.set()
+        assert (await run).state is RunState.FAILED
+        assert {row.state for row in world.ledger.records("shop")[2].rows} == {CellState.FAILED}
+        (world.folder / "2_column.up.sql").write_text("ALTER TABLE s.a ADD COLUMN y Int8;")
+        assert (await drive(await world.runner(), world.request(leniency=RETRY))).state is RunState.DONE
+
+    in_world(tmp_path, scenario)
+
+
+def test_a_host_that_does_not_know_what_became_of_it_is_sent_again_what_would_show(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        world.hosts[NODE2].fails["s.c"] = (341, "Outcome unknown: node02:9000 began this CREATE TABLE")
+        assert (await drive(await world.runner(), world.request())).state is RunState.FAILED
+        world.hosts[NODE2].fails.clear()
+        assert (await drive(await world.runner(), world.request(leniency=RETRY))).state is RunState.DONE
+        assert len(set(world.schemas().values())) == 1
+        world.check()
 
     in_world(tmp_path, scenario)
 
