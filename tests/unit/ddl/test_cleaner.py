@@ -403,6 +403,34 @@ async def clean_and_forget(bench: Bench) -> None:
     await DDLCleaner(keeper, bench.env, QUEUE, on_present=bench.workers["a"].forget_intents).clean()
 
 
+def test_of_an_entry_that_is_there_or_may_be_or_is_being_executed_nothing_is_forgotten() -> None:
+    """By it a host that was killed knows what it has done."""
+
+    async def main(bench: Bench) -> None:
+        bench.start("a")
+        first, second, third = [
+            (await bench.ddl(f"CREATE TABLE d.t{number} ON CLUSTER c (a Int8)", f"t{number}")).entry
+            for number in range(3)
+        ]
+        bench.executors["a"].duration_s = (60.0, 60.0)
+        running = (await bench.submit(CREATE, "running")).entry
+        await bench.env.sleep(5)
+        worker, keeper = bench.workers["a"], await bench.keeper()
+
+        async def forget(*present: str) -> list[str]:
+            await worker.forget_intents(keeper, frozenset(present))
+            return sorted(key.entry for key in bench.disks["a"].rows)
+
+        assert await forget(first, second, third, running) == [first, second, third, running]
+        assert await forget(first) == [first, second, third, running], (
+            "they were listed before the others came"
+        )
+        assert await forget(second, running) == [second, running]
+        assert await forget("query-0000000099") == [running]
+
+    run(main, "a")
+
+
 @pytest.mark.parametrize(
     ("has_effect", "state"), [(True, HostState.DONE), (False, HostState.EXPIRED)], ids=["effect", "no effect"]
 )
