@@ -169,7 +169,7 @@ def _not_done(mention: _Mention, row: LedgerRow) -> str:
         case CellState.EXPIRED:
             return f"{title} expired{entry} before {host} came back to do it."
         case CellState.UNKNOWN:
-            return f"{title} was lost from the queue{entry}; whether {host} has done it is not known."
+            return f"{title} is unknown on {host}{entry}: {row.error}"
         case CellState.ABANDONED:
             return f"{title} was given up for {host} by a person{entry}: {row.error}"
         case _:
