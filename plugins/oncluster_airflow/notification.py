@@ -173,8 +173,8 @@ def kind_and_advice(error: object) -> tuple[str, str]:
             return "gone", (
                 "the queue's cleaner removed the entry, Keeper has lost it, or a host does not know what "
                 "became of it. `oncluster migrate status` shows what each host was seen to do: `expired` has "
-                "not done it, of `unknown` nobody can say. Compare the schema of those hosts, then run the DAG "
-                "again with `retry_failed`."
+                "not done it, of `unknown` nobody can say. Compare the schema of those hosts, then run the "
+                "DAG again with `retry_failed`."
             )
         case DDLWaitError():
             return "failed", (

@@ -17,7 +17,7 @@ from engine.keeper.base import CreateMode, Remove
 from engine.keeper.recipes import remove_recursive
 from engine.names import TableName
 from engine.testing.ddl.process import IntentDisk
-from tests.unit.ddl.support import PATHS, Bench, host, listen, run, status_on, topology
+from tests.unit.ddl.support import PATHS, Bench, host, kill, listen, run, status_on, topology
 
 CREATE = "CREATE TABLE d.t ON CLUSTER c (a Int8) ENGINE = MergeTree"
 REPLICATED = "CREATE TABLE d.t ON CLUSTER c (a Int8) ENGINE = ReplicatedMergeTree"
@@ -66,6 +66,37 @@ def test_a_statement_that_outlives_the_session_runs_once() -> None:
         await bench.env.sleep(60)
         assert await status_on(bench, submission.entry, "a") == ExecutionStatus()
         assert bench.executors["a"].executed == [submission.entry]
+
+    run(main, "a")
+
+
+@pytest.mark.parametrize(
+    ("sql", "code"),
+    [
+        ("CREATE TABLE d.u ON CLUSTER c ENGINE = MergeTree AS SELECT 1 AS a", 0),
+        ("CREATE TABLE d.u ON CLUSTER c ENGINE = MergeTree COMMENT 'FAIL 44' AS SELECT 1 AS a", 44),
+    ],
+)
+def test_an_outcome_that_the_table_does_not_show_survives_a_kill_before_its_report(
+    sql: str, code: int
+) -> None:
+    """1. It takes long. 2. Keeper is out of reach when it ends. 3. The host is killed. 4. It is back."""
+
+    async def main(bench: Bench) -> None:
+        bench.start("a")
+        bench.executors["a"].duration_s = (4.0, 4.0)
+        entry = (await bench.submit(sql)).entry
+        await bench.env.sleep(1)
+        bench.server.partition("a")
+        await bench.env.sleep(5)
+        assert await status_on(bench, entry, "a") is None
+        await kill(bench, "a")
+        bench.server.heal("a")
+        bench.start("a")
+        await bench.env.sleep(30)
+        status = await status_on(bench, entry, "a")
+        assert status is not None and status.code == code
+        assert bench.executors["a"].executed == [], "it is not executed again"
 
     run(main, "a")
 
