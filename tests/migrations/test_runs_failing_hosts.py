@@ -270,7 +270,7 @@ def test_what_another_replica_did_for_the_shard_is_not_repeated_for_a_host_that_
         (341, "This entry was not begun in its turn"),
         (341, "Cannot execute replicated DDL query, maximum retries exceeded"),
         (159, "Cannot execute replicated DDL query, timeout exceeded"),
-        (48, "Cannot execute replicated DDL query on leader"),  # of ClickHouse 18.16
+        (48, "Cannot execute replicated DDL query on leader"),  # of ClickHouse until 2020
     ],
 )
 def test_a_host_that_does_not_know_what_became_of_it_is_not_sent_it_again_where_nobody_would_notice(
@@ -302,7 +302,7 @@ def test_a_host_that_does_not_know_what_became_of_it_is_not_sent_it_again_where_
 
 
 def test_hosts_that_all_waited_in_vain_for_each_other_have_failed(tmp_path: Path) -> None:
-    """So ClickHouse 18.16 says that an ALTER is wrong. It may be corrected."""
+    """So ClickHouse 20.4 says that an ALTER is wrong. It may be corrected."""
 
     async def scenario(world: World) -> None:
         await world.start()
