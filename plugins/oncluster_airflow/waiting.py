@@ -18,7 +18,7 @@ from contextlib import AbstractAsyncContextManager
 from engine.ddl.client import DDLQueueClient
 from engine.ddl.outcome import EntryStatus
 from engine.ddl.output import OutputMode
-from engine.ddl.status_reader import NeverEnqueued
+from engine.ddl.status_reader import NeverEnqueued, entry_is_gone
 from engine.env import Env
 from engine.errors import Code, OnclusterError, SqlError, Unavailable, UnknownOutcome
 from engine.keeper.base import Keeper
@@ -59,16 +59,18 @@ async def wait_for_hosts(
     mode: OutputMode,
     limit_s: float | None,
     env: Env,
+    token: str = "",
     seen: Seen = _ignore,
     look_again_s: float = LOOK_AGAIN_S,
 ) -> WaitResult:
     """Wait until the entry's hosts are done as `mode` understands it, at most `limit_s` (None: for ever).
 
     At the limit the state is TIMEOUT (or FAILED, when a host is known to have failed) with the last that
-    is known of the hosts, which is nothing while Keeper was out of reach; `note` says why then. Raises
-    Refused and Corrupt.
+    is known of the hosts, which is nothing while Keeper was out of reach; `note` says why then. The entry is
+    the one that was submitted with `token`, where that is known, and the one that was seen first: another of
+    its name, in a Keeper that has lost its data, is none of ours. Raises Refused and Corrupt.
     """
-    waiter = _Waiter(open_session, entry, paths, mode, env, seen, look_again_s)
+    waiter = _Waiter(open_session, entry, token, paths, mode, env, seen, look_again_s)
     try:
         async with asyncio.timeout(limit_s):
             return await waiter.wait()
@@ -81,6 +83,7 @@ class _Waiter:
         self,
         open_session: OpenSession,
         entry: str,
+        token: str,
         paths: QueuePaths,
         mode: OutputMode,
         env: Env,
@@ -89,6 +92,7 @@ class _Waiter:
     ) -> None:
         self._open_session = open_session
         self._entry = entry
+        self._token = token
         self._paths = paths
         self._mode = mode
         self._env = env
@@ -105,6 +109,7 @@ class _Waiter:
                     async for status in self._looks(DDLQueueClient(keeper, self._env, self._paths)):
                         if self._trouble is not None:
                             log.info("ddl.wait_resumed entry=%s", self._entry)
+                        self._check_own(status)
                         self._status, self._trouble, delay_s = status, None, _FIRST_DELAY_S
                         await self._seen(status)
                         if (state := judge(status, self._mode)) is not None:
@@ -127,6 +132,7 @@ class _Waiter:
         with contextlib.suppress(Unavailable, UnknownOutcome, SqlError, NeverEnqueued, TimeoutError):
             async with asyncio.timeout(_LAST_LOOK_S), self._open_session() as keeper:
                 status = await DDLQueueClient(keeper, self._env, self._paths).status(self._entry)
+                self._check_own(status)
                 await self._seen(status)
                 self._status = status
                 # Done in the last moment is done.
@@ -134,6 +140,12 @@ class _Waiter:
                     return self._result(state)
         state = at_deadline(self._status) if self._status else WaitState.TIMEOUT
         return self._result(state, note=note, at_limit=True)
+
+    def _check_own(self, status: EntryStatus) -> None:
+        """Raises SqlError 341 when it is the status of another entry of that name."""
+        is_another = self._status is not None and status.czxid != self._status.czxid
+        if is_another or (self._token and status.token != self._token):
+            raise entry_is_gone(self._paths.entry(self._entry))
 
     async def _looks(self, client: DDLQueueClient) -> AsyncIterator[EntryStatus]:
         """The entry's states as they change, and at least every `look_again_s`."""

@@ -17,7 +17,6 @@ from engine.ddl.outcome import EntryStatus
 from engine.ddl.output import DEFAULT_TIMEOUT_S, OutputMode
 from engine.env import Env, SystemEnv
 from engine.errors import OnclusterError
-from engine.names import QueuePaths
 from oncluster_airflow.asked import output_mode_of, timeout_of
 from oncluster_airflow.errors import as_airflow_error
 from oncluster_airflow.hooks.keeper import KeeperHook
@@ -86,6 +85,7 @@ class DDLFinishedSensor(BaseSensorOperator):
             queue=submission.paths.root,
             replicas=submission.paths.replicas_root,
             entry=submission.entry,
+            token=submission.token,
             output_mode=self.output_mode,
             deadline_s=deadline_s,
             late=late.to_json() if late else None,
@@ -110,7 +110,7 @@ class DDLFinishedSensor(BaseSensorOperator):
         if self.deferrable:
             limit_s = self.grace_s if limit_s is None else min(self.grace_s, limit_s)
         try:
-            result = asyncio.run(self._wait(submission.entry, submission.paths, limit_s))
+            result = asyncio.run(self._wait(submission, limit_s))
         except OnclusterError as error:
             raise as_airflow_error(error) from error
         time_is_over = deadline_s is not None and self._env.now_s() >= deadline_s
@@ -123,11 +123,12 @@ class DDLFinishedSensor(BaseSensorOperator):
             )
         return self._finish(context, result)
 
-    async def _wait(self, entry: str, paths: QueuePaths, limit_s: float | None) -> WaitResult:
+    async def _wait(self, submission: Submission, limit_s: float | None) -> WaitResult:
         return await wait_for_hosts(
             KeeperHook(self.keeper_conn_id).session,
-            entry,
-            paths=paths,
+            submission.entry,
+            token=submission.token,
+            paths=submission.paths,
             mode=OutputMode(self.output_mode),
             limit_s=limit_s,
             env=self._env,

@@ -46,6 +46,7 @@ class DDLFinishedTrigger(BaseTrigger):
         entry: str,
         output_mode: str,
         deadline_s: float | None,
+        token: str = "",
         look_again_s: float = LOOK_AGAIN_S,
         late: dict[str, Any] | None = None,
     ) -> None:
@@ -54,6 +55,7 @@ class DDLFinishedTrigger(BaseTrigger):
         self.queue = queue
         self.replicas = replicas
         self.entry = entry
+        self.token = token
         self.output_mode = OutputMode(output_mode)
         self.deadline_s = deadline_s
         self.look_again_s = look_again_s
@@ -68,6 +70,7 @@ class DDLFinishedTrigger(BaseTrigger):
             "queue": self.queue,
             "replicas": self.replicas,
             "entry": self.entry,
+            "token": self.token,
             "output_mode": str(self.output_mode),
             "deadline_s": self.deadline_s,
             "look_again_s": self.look_again_s,
@@ -95,6 +98,7 @@ class DDLFinishedTrigger(BaseTrigger):
                     mode=self.output_mode,
                     limit_s=limit_s,
                     env=self._env,
+                    token=self.token,
                     seen=self._seen,
                     look_again_s=self.look_again_s,
                 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
@@ -12,6 +13,7 @@ from engine.ddl.outcome import EntryStatus, HostState
 from engine.ddl.output import OutputMode
 from engine.errors import Code, KeeperUnavailable, Refused
 from engine.keeper.base import Keeper
+from engine.keeper.recipes import create_ancestors
 from oncluster_airflow.outcomes import WaitResult, WaitState
 from oncluster_airflow.waiting import wait_for_hosts
 from tests.unit.ddl.support import PATHS, QUEUE, Bench, run
@@ -44,13 +46,20 @@ class Waiting:
         self.looks.append({each.host.host: each.state for each in status.hosts})
 
     async def wait(
-        self, entry: str, limit_s: float | None, *, mode: OutputMode = OutputMode.THROW
+        self, entry: str, limit_s: float | None, *, mode: OutputMode = OutputMode.THROW, token: str = ""
     ) -> tuple[WaitResult, float]:
         """The result, and after how long."""
         env = self.bench.env
         began_s = env.monotonic_s()
         result = await wait_for_hosts(
-            self.open_session, entry, paths=PATHS, mode=mode, limit_s=limit_s, env=env, seen=self.seen
+            self.open_session,
+            entry,
+            paths=PATHS,
+            mode=mode,
+            limit_s=limit_s,
+            env=env,
+            token=token,
+            seen=self.seen,
         )
         return result, env.monotonic_s() - began_s
 
@@ -167,6 +176,63 @@ def test_an_entry_that_is_removed_ends_the_wait_with_what_is_known_of_it(record:
             assert states(result) == [HostState.DONE, HostState.EXPIRED]
         else:
             assert result.hosts == () and entry in result.note
+
+    run(main)
+
+
+async def lose_the_entry(bench: Bench, entry: str) -> None:
+    """Keeper loses its data and numbers its entries anew: another statement gets the name, and is done."""
+    bench.server.partition("waiter")
+    bench.server.lose_data()
+    await create_ancestors(await bench.keeper(), "/some/others")  # its transactions have other numbers
+    bench.start("a", "b")
+    assert (await bench.ddl("CREATE TABLE d.u ON CLUSTER c (a Int8)", "another")).entry == entry
+    bench.server.heal("waiter")
+
+
+def test_what_became_of_another_entry_of_that_name_is_not_told_to_who_waited_for_this_one() -> None:
+    async def main(bench: Bench) -> None:
+        entry = (await bench.submit(CREATE)).entry
+        waiting = Waiting(bench)
+        wait = asyncio.create_task(waiting.wait(entry, None))
+        await bench.env.sleep(1)
+        assert waiting.looks == [dict.fromkeys("ab", HostState.WAITING)]
+        waiting.away = 4
+        await lose_the_entry(bench, entry)
+        result, _ = await wait
+        assert result.state is WaitState.GONE and entry in result.note
+        assert states(result) == [HostState.WAITING] * 2
+
+    run(main)
+
+
+def test_it_is_not_told_at_the_limit_either() -> None:
+    async def main(bench: Bench) -> None:
+        entry = (await bench.submit(CREATE)).entry
+        waiting = Waiting(bench)
+        wait = asyncio.create_task(waiting.wait(entry, 5.0))
+        await bench.env.sleep(1)
+        waiting.away = 1_000_000
+        await lose_the_entry(bench, entry)
+        await bench.env.sleep(3.9)
+        waiting.away = 0
+        result, _ = await wait
+        assert result.state is WaitState.TIMEOUT
+        assert states(result) == [HostState.WAITING] * 2
+
+    run(main)
+
+
+def test_it_is_not_told_to_who_knows_the_token_and_comes_later() -> None:
+    """In the triggerer, say, or by a task that is tried again."""
+
+    async def main(bench: Bench) -> None:
+        entry = (await bench.submit(CREATE, "own")).entry
+        await lose_the_entry(bench, entry)
+        result, _ = await Waiting(bench).wait(entry, None, token="own")
+        assert result.state is WaitState.GONE and result.hosts == ()
+        result, _ = await Waiting(bench).wait(entry, None, token="another")
+        assert result.state is WaitState.DONE
 
     run(main)
 
