@@ -87,6 +87,21 @@ def test_a_migration_can_be_marked_with_a_reason_and_is_passed_over_then(tmp_pat
     in_world(tmp_path, scenario)
 
 
+def test_what_is_so_already_is_not_marked_and_the_proof_of_its_hosts_stays(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        runner = await world.runner()
+        await drive(runner, world.request(target=1))
+        for version, applied, state in ((1, True, "applied"), (2, False, "pending")):
+            with pytest.raises(MigrationRefused, match=f"is {state} already"):
+                await mark(runner, world.request(), version, applied=applied, reason="to be sure")
+        with pytest.raises(MigrationRefused, match="reason"):
+            await mark_up_to(runner, world.request(), 3, reason=" ")
+        assert world.states() == {1: "applied"}
+
+    in_world(tmp_path, scenario)
+
+
 def test_marking_as_not_applied_makes_the_next_run_send_it_under_new_tokens(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         await world.start()

@@ -230,6 +230,23 @@ def test_what_a_late_host_did_is_recorded_even_when_the_migration_was_rolled_bac
     in_world(tmp_path, scenario)
 
 
+def test_what_a_late_host_did_completes_a_migration_whose_files_are_gone(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await world.start(without=frozenset({NODE2}))
+        request = world.request(target=1, output_mode=OutputMode.NONE_ONLY_ACTIVE)
+        await drive(await world.runner(), request)
+        assert world.states() == {1: "waiting"}
+        for file in world.folder.glob("1_*"):
+            file.unlink()
+        await world.hosts[NODE2].start()
+        await world.env.sleep(5)
+        (record,) = await refresh(await world.runner(), world.request())
+        assert (record.state, record.statements) == (MigrationState.APPLIED, 2)
+        assert record.file_checksum == record.rows[0].file_checksum
+
+    in_world(tmp_path, scenario)
+
+
 def test_timeout_0_sends_everything_without_waiting(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         await world.start(without=frozenset({NODE1, NODE2}))

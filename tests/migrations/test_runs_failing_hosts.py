@@ -404,6 +404,29 @@ def test_an_entry_that_the_cleaner_removed_is_expired_until_its_host_has_done_it
     in_world(tmp_path, scenario)
 
 
+def test_nobody_vouches_for_a_host_over_what_it_has_said_itself_since(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await world.start(without=frozenset({NODE2}))
+        await drive(await world.runner(), world.request(target=1))
+        keeper, paths = await world.server.connect(), world.queue.paths
+        await world.env.sleep(8 * 86_400)
+        await DDLCleaner(keeper, world.env, world.queue).clean()
+        await refresh(await world.runner(), world.request())
+        [entry] = {row.entry for row in world.ledger.rows("shop") if row.state is CellState.EXPIRED}
+        record = await read_outcome_record(keeper, paths, entry)
+        assert record is not None
+        late = HostOutcome(
+            NODE2, HostState.FAILED, 57, "it has said so to the queue, and not yet to the ledger"
+        )
+        assert await correct_outcome_record(keeper, paths, entry, record.czxid, late)
+        with pytest.raises(MigrationRefused, match="statement 1 is failed"):
+            await mark_done(await world.runner(), world.request(), 1, host=NODE2, reason="surely")
+        [row] = [row for row in world.ledger.rows("shop") if row.host == NODE2]
+        assert (row.state, row.code) == (CellState.FAILED, 57)
+
+    in_world(tmp_path, scenario)
+
+
 @pytest.mark.parametrize(
     ("statement", "is_sent_again"),
     [
