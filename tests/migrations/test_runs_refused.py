@@ -18,8 +18,9 @@ from engine.migrations.errors import (
     ChangedMigration,
     MigrationFilesError,
     MigrationRefused,
+    StaleFence,
 )
-from engine.migrations.files import load_folder
+from engine.migrations.files import Direction, load_folder
 from engine.migrations.gather import make_plan
 from engine.migrations.runner import MigrationRunner
 from engine.migrations.selection import ALL, Leniency
@@ -340,6 +341,10 @@ def test_unlocking_takes_the_lock_from_a_holder_that_will_not_come_back(tmp_path
         run = await lost.begin(world.by_tasks(holder="a scheduler that is gone"))
         broken = await unlock(await world.runner(), world.request())
         assert broken is not None and broken.holder == "a scheduler that is gone"
+        for step in (lost.submit_statement(run, run.refs[0]), lost.finish(run)):  # it comes back after all
+            with pytest.raises(StaleFence):
+                await step
+        assert world.entries() == [] and world.ledger.attempts("shop", 1, Direction.UP, 1) == []
         assert (await drive(await world.runner(), world.request())).state is RunState.DONE
         with pytest.raises(Exception, match=r"lost the migration lock|taken over"):
             await lost.finish(run)

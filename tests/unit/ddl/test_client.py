@@ -379,6 +379,19 @@ def test_an_entry_that_the_server_of_a_new_session_does_not_know_yet_is_not_take
     run(main)
 
 
+def test_a_status_is_as_new_as_the_question_whatever_the_server_of_the_session_knows() -> None:
+    async def main(bench: Bench) -> None:
+        submission = await bench.submit(CREATE, "t")
+        keeper = await bench.keeper()
+        bench.server.stale_reads(keeper.session_id)
+        bench.start("a", "b")
+        await bench.last(await bench.client(), submission.entry)
+        status = await DDLQueueClient(keeper, bench.env, PATHS).status(submission.entry)
+        assert status.is_done_on_all_hosts
+
+    run(main)
+
+
 def test_the_record_of_a_removed_entry_is_found_whatever_another_session_knows() -> None:
     """The holder of sessions has a new one whenever it is asked, and its server has yet to hear of the
     removal."""
