@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -13,7 +14,7 @@ from engine.ddl.outcome import HostOutcome, HostState
 from engine.ddl.outcome_record import correct_outcome_record
 from engine.ddl.output import result_stream
 from engine.errors import Code, NoNode, SqlError
-from engine.keeper.base import Acl, CreateMode
+from engine.keeper.base import Acl, CreateMode, Op, OpResult
 from engine.migrations.states import CellState
 from tests.unit.ddl.support import PATHS, QUEUE, Bench, host, run
 
@@ -158,6 +159,63 @@ def test_a_word_about_an_earlier_entry_of_the_same_name_counts_for_nothing() -> 
             await keeper.remove(path)
         await keeper.create(PATHS.entry(ENTRY), data)
         assert (await (await bench.client()).status(ENTRY)).outcome(host("b")).state is HostState.WAITING
+        cleaned = await DDLCleaner(keeper, bench.env, QUEUE).remove_entry(ENTRY)
+        assert cleaned.expired == (host("a"), host("b"))
+        assert await keeper.exists(PATHS.abandoned(ENTRY)) is None
+
+    run(main)
+
+
+def test_a_word_about_an_entry_replaces_what_was_said_about_an_earlier_one_of_that_name() -> None:
+    async def main(bench: Bench) -> None:
+        await bench.submit(CREATE)
+        await say(bench, "b")
+        keeper = await bench.keeper()
+        for path in (PATHS.active(ENTRY), PATHS.finished(ENTRY), PATHS.entry(ENTRY)):
+            data = (await keeper.get(path)).data
+            await keeper.remove(path)
+        await keeper.create(PATHS.entry(ENTRY), data)
+        assert await say(bench, "a") is Abandoning.ABANDONED
+        status = await (await bench.client()).status(ENTRY)
+        assert [o.state for o in status.hosts] == [HostState.ABANDONED, HostState.WAITING]
+
+    run(main)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_words_that_are_given_at_once_about_two_hosts_all_stay(seed: int) -> None:
+    async def main(bench: Bench) -> None:
+        await bench.submit(CREATE)
+        for pair in ("ab", "cd"):  # the first word, and one more
+            found = await asyncio.gather(*(say(bench, name) for name in pair))
+            assert found == [Abandoning.ABANDONED] * 2
+        status = await (await bench.client()).status(ENTRY)
+        assert [o.state for o in status.hosts] == [HostState.ABANDONED] * 4
+
+    run(main, "a b c d", seed=seed)
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["the first word", "one more"])
+def test_an_entry_that_is_removed_while_the_word_is_given_has_it_in_its_record(is_first: bool) -> None:
+    """1. The entry is there and waits for the host. 2. It is removed for its age. 3. The word is written."""
+
+    async def main(bench: Bench) -> None:
+        await bench.submit(CREATE)
+        if not is_first:
+            await say(bench, "a")
+        keeper = await bench.keeper()
+        original = keeper.multi
+
+        async def removed_meanwhile(ops: Sequence[Op]) -> list[OpResult]:
+            keeper.multi = original  # type: ignore[method-assign]
+            await DDLCleaner(await bench.keeper(), bench.env, QUEUE).remove_entry(ENTRY)
+            return await original(ops)
+
+        keeper.multi = removed_meanwhile  # type: ignore[method-assign]
+        assert await abandon(keeper, PATHS, ENTRY, host("b"), WORD) is Abandoning.ABANDONED
+        status = await (await bench.client()).status(ENTRY)
+        assert status.is_gone and status.outcome(host("b")).state is HostState.ABANDONED
+        assert await keeper.exists(PATHS.abandoned(ENTRY)) is None, "nothing is left behind"
 
     run(main)
 

@@ -13,8 +13,8 @@ from engine.ddl.cleaner import CleanReport, DDLCleaner, Reason, Removal
 from engine.ddl.entry import DDLLogEntry
 from engine.ddl.executor import Execution
 from engine.ddl.outcome import HostState
-from engine.errors import Code, NoAuth, SqlError
-from engine.keeper.base import Acl, Create, CreateMode, Keeper, Op, OpResult
+from engine.errors import Code, ConnectionLoss, NoAuth, SqlError
+from engine.keeper.base import Acl, Create, CreateMode, Keeper, Op, OpResult, Remove
 from engine.keeper.recipes import create_ancestors
 from tests.unit.ddl.support import PATHS, QUEUE, Bench, host, kill, run
 
@@ -240,6 +240,35 @@ def test_large_entries_go_step_by_step_with_the_record_first(monkeypatch: pytest
         assert [e.removal for e in report.entries] == [Removal.REMOVED, Removal.ACTIVE]
         assert PATHS.entry("query-0000000000") in sent and PATHS.outcome("query-0000000000") not in sent
         status = await (await bench.client()).status("query-0000000000")
+        assert [o.state for o in status.hosts] == [HostState.DONE, HostState.EXPIRED]
+
+    run(main)
+
+
+def test_what_a_cleaner_had_recorded_before_it_died_half_way_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1. It has written the record. 2. It has removed the outcomes. 3. It dies, and another one goes on."""
+    monkeypatch.setattr(cleaner_module, "_MOST_OPS", 3)
+    name = "query-0000000000"
+
+    async def main(bench: Bench) -> None:
+        await submit(bench, 1)
+        keeper, cleaning = await bench.keeper(), await bench.keeper("cleaner")
+        await finish(keeper, name, "a")
+        await bench.env.sleep(7 * DAY_S + 10)
+        multi = cleaning.multi
+
+        async def dies_at_the_last_step(ops: Sequence[Op]) -> list[OpResult]:
+            if any(isinstance(op, Remove) and op.path == PATHS.entry(name) for op in ops):
+                raise ConnectionLoss("killed")
+            return await multi(ops)
+
+        cleaning.multi = dies_at_the_last_step  # type: ignore[method-assign]
+        with pytest.raises(ConnectionLoss):
+            await DDLCleaner(cleaning, bench.env, QUEUE).clean()
+        assert await keeper.exists(PATHS.finished(name, host("a"))) is None
+        await clean(bench)
+        assert await entries(bench) == ()
+        status = await (await bench.client()).status(name)
         assert [o.state for o in status.hosts] == [HostState.DONE, HostState.EXPIRED]
 
     run(main)
