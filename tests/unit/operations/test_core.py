@@ -20,7 +20,7 @@ from engine.errors import (
     SqlError,
 )
 from engine.operations.act import Act, ActResult, ActState, Danger, Plan
-from engine.operations.carrying_out import ApprovalMissing, carry_out
+from engine.operations.carrying_out import ApprovalMissing, carry_out, lock_path
 from engine.operations.finding import Finding, FindingKind, Severity, worst
 from engine.operations.records import Records, RecordsUnavailable, Sample
 from tests.unit.operations.support import CLUSTER, HOSTS, simulated, site
@@ -152,6 +152,43 @@ def test_another_plan_under_the_id_of_a_run_is_refused(tmp_path):
         carried(tmp_path, perform, plan("a", "b"))
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"kind": "move"},
+        {"host": "n2"},
+        {"subject": "b"},
+        {"payload": {"sql": "DROP TABLE e"}},
+        {"danger": Danger.DESTROYS},
+    ],
+)
+def test_what_was_approved_is_what_runs_also_when_the_sentence_stays_the_same(tmp_path, changes):
+    approved = Plan("cleanup", CLUSTER, (act("a", host="n1", payload={"sql": "DROP TABLE d"}),))
+    other = replace(approved, acts=(replace(approved.acts[0], **changes),))
+    assert other.acts[0].act_id != approved.acts[0].act_id and other.checksum != approved.checksum
+    edited = {**other.to_json(), "checksum": approved.checksum}
+    with pytest.raises(ValueError, match="was changed after it was made"):
+        Plan.from_json(edited)
+
+    async def perform(one):
+        return DONE
+
+    carried(tmp_path, perform, approved)
+    with pytest.raises(Refused, match="another plan"):
+        carried(tmp_path, perform, other, approved_by="ada")
+
+
+def test_a_plan_is_of_one_operation_on_one_cluster():
+    assert (
+        len({replace(plan("a"), **other).checksum for other in ({}, {"operation": "x"}, {"cluster": "x"})})
+        == 3
+    )
+
+
+def test_an_act_that_is_told_in_other_words_is_the_same_act():
+    assert replace(act("a"), what="x", why="y").act_id == act("a").act_id
+
+
 def test_what_destroys_needs_somebody_who_approves(tmp_path):
     async def perform(one):
         raise AssertionError("nobody approved")
@@ -197,6 +234,35 @@ def test_who_lost_the_lock_stops_before_the_next_act(tmp_path):
         where = site(tmp_path, env, keeper)
         with pytest.raises(SessionExpired):
             await carry_out(where, plan("a", "b"), perform, run_id="1")
+        return where.records.acts_of("1")
+
+    assert list(simulated(main)) == [act("a").act_id]
+
+
+def test_who_had_the_lock_taken_away_stops_although_the_session_lives(tmp_path):
+    """Somebody has removed its node by hand, and another operation is at work since."""
+
+    async def main(env, server):
+        keeper, over = await server.connect(), asyncio.Event()
+        bob = site(tmp_path, env, await server.connect(), operator="bob")
+        others: list[asyncio.Task] = []
+
+        async def goes_on(one):
+            await over.wait()
+            return DONE
+
+        async def perform(one):
+            await bob.keeper.remove(f"{lock_path(bob)}/holder")
+            others.append(asyncio.create_task(carry_out(bob, plan("c", "d"), goes_on, run_id="2")))
+            await env.sleep(1)
+            return DONE
+
+        where = site(tmp_path, env, keeper)
+        with pytest.raises(Busy) as busy:
+            await carry_out(where, plan("a", "b"), perform, run_id="1")
+        assert busy.value.holder == "bob, cleanup"
+        over.set()
+        assert (await others[0]).is_good, "and its lock is not given back by the one before"
         return where.records.acts_of("1")
 
     assert list(simulated(main)) == [act("a").act_id]

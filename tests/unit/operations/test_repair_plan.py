@@ -270,6 +270,30 @@ def test_what_is_asked_of_the_other_replicas():
     assert gone.objection("n1", Peers.ONE_ACTIVE) == ""
 
 
+@pytest.mark.parametrize(
+    ("told", "in_keeper_too", "trouble"),
+    [
+        ({}, {"is_lost": True}, "it is lost"),
+        ({"is_session_expired": True}, {}, "its session is lost"),
+        ({"is_readonly": True}, {}, "it is read-only"),
+        ({}, {"is_active": False}, "it is not active"),
+    ],
+)
+def test_a_replica_that_is_ill_carries_no_other_one(told, in_keeper_too, trouble):
+    n2 = replace(registered("n2"), **in_keeper_too)
+    facts = cluster(host(2, replicas=(replica("n2", **told),)), keeper=in_keeper(registered("n1"), n2))
+    state = state_of(facts, PATH)
+    assert f"n2 ({trouble})" in state.objection("n1", Peers.ALL_HEALTHY)
+    assert f"n2 ({trouble})" in state.objection("n1", Peers.ONE_ACTIVE)
+
+
+def test_what_another_table_s_replica_of_that_name_is_doing_says_nothing_of_this_one():
+    elsewhere = replica("n2", table=TableName("d", "u"), path="/tables/u")
+    state = state_of(cluster(host(2, replicas=(elsewhere,))), PATH)
+    assert state.replica("n2").told is None
+    assert "n2 (its host does not answer, or does not have it)" in state.objection("n1", Peers.ALL_HEALTHY)
+
+
 # --- the statement of a lost replica ------------------------------------------------------------------------
 
 
