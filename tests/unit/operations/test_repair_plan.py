@@ -215,6 +215,50 @@ def test_a_replica_is_left_alone_while_another_one_of_its_table_is_not_healthy(t
     assert any("not healthy: n2" in note for note in plan.notes)
 
 
+@pytest.mark.parametrize(
+    ("facts", "kind", "why"),
+    [
+        (
+            cluster(
+                host(1, replicas=(replica(),), unreadable=(Unreadable(TABLE, "Code: 40", is_damage=True),)),
+                host(2, replicas=(replica("n2", is_readonly=True),)),
+            ),
+            Repair.REFETCH_PARTS,
+            "not healthy: n2 (it is read-only)",
+        ),
+        (
+            cluster(
+                host(1, replicas=(replica(is_readonly=True),)),
+                host(2),
+                keeper=in_keeper(registered("n1", is_active=False), registered("n2", is_active=False)),
+            ),
+            Repair.RECLONE_REPLICA,
+            "not healthy: n1 (it is read-only)",
+        ),
+        (
+            cluster(
+                read_only(1),
+                host(2, silence=Silence.DOWN, error="x", knows_replicas=False),
+                keeper=in_keeper(registered("n2", is_active=False)),
+            ),
+            Repair.RESTORE_REPLICA,
+            "No other replica of its table is active and healthy: n2",
+        ),
+    ],
+)
+def test_what_takes_data_from_another_replica_waits_for_one_that_has_it(tmp_path, facts, kind, why):
+    plan = planned(tmp_path, facts)
+    assert kind not in [act.kind for act in plan.acts]
+    assert any(why in note for note in plan.notes), plan.notes
+
+
+def test_nothing_is_repaired_while_keeper_is_down_whatever_hosts_say(tmp_path):
+    lost = host(1, replicas=(replica(is_session_expired=True, is_readonly=True, readonly_s=60),))
+    assert acts(planned(tmp_path, cluster(lost))) == [("restart-replicas", "n1:9000")]
+    plan = planned(tmp_path, cluster(lost, keeper=KeeperFacts(error="refused")))
+    assert plan.acts == ()
+
+
 def test_of_two_replicas_that_serve_one_is_repaired_in_a_run(tmp_path):
     facts = cluster(*(host(n, replicas=(replica(f"n{n}"),), queue=(failing(234),)) for n in (1, 2)))
     plan = planned(tmp_path, facts)
