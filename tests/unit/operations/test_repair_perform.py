@@ -122,6 +122,27 @@ def test_a_repair_that_shows_no_effect_has_failed(tmp_path):
     told(tmp_path, story)
 
 
+def test_a_repair_is_waited_for_until_it_shows_its_effect_and_no_longer(tmp_path):
+    async def story(s):
+        ill(s)
+        await s.set_active("n2", False)
+        healing = []
+
+        async def heal_later():
+            await s.env.sleep(30)
+            s.n2.replica(is_readonly=0)
+            await s.set_active("n2", True)
+
+        s.n2.on_command = lambda sql: healing.append(asyncio.ensure_future(heal_later()))
+        began_s = s.env.monotonic_s()
+        [result] = await s.run(s.act(Repair.RESTART_REPLICA), wait_s=600)
+        assert result.state is ActState.DONE
+        assert 30 <= s.env.monotonic_s() - began_s < 35
+        await asyncio.gather(*healing)
+
+    told(tmp_path, story)
+
+
 def test_a_repair_without_proof_has_failed_and_says_what_differs(tmp_path):
     async def story(s):
         ill(s)
@@ -373,6 +394,22 @@ def test_a_replica_whose_table_cannot_be_created_stays_half_done_until_it_can(tm
         s.n2.on_command = lambda sql: create() if "AGAIN" in sql else None
         [result] = await s.run(act, run_id="mending")
         assert result.state is ActState.DONE
+
+    told(tmp_path, story)
+
+
+def test_a_create_that_got_lost_leaves_the_replica_half_done_when_the_wait_is_over(tmp_path):
+    """No health check would miss the replica any more: only the act that is still open says so."""
+
+    async def story(s):
+        s.n2.tables["replicas"] = []
+        s.n2.answers += [(COUNT, [(0,)]), (DETACHED, [(0,)])]
+        await s.set_active("n2", False)
+        s.n2.on_command = lambda sql: ReplyLost("gone") if "AGAIN" in sql else None
+        act = s.act(Repair.RECLONE_REPLICA, create="CREATE TABLE d.t AGAIN")
+        [result] = await s.run(act)
+        assert await s.keeper.exists(f"{PATH}/replicas/n2") is None
+        assert result.state is ActState.STARTED and "does not have d.t yet" in result.detail
 
     told(tmp_path, story)
 
