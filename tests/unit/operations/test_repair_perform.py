@@ -313,6 +313,48 @@ def test_a_replica_is_not_dropped_where_the_host_has_another_table_of_that_name(
     told(tmp_path, story)
 
 
+@pytest.mark.parametrize("what", ["silent", "may not say its replicas", "may not say what is detached"])
+def test_a_replica_is_not_dropped_while_its_host_does_not_say_that_it_lacks_the_table(tmp_path, what):
+    """It has the table, and is not connected to Keeper just now."""
+
+    async def story(s):
+        await s.set_active("n2", False)
+        denied = SqlError(497, "Not enough privileges")
+        if what == "silent":
+            s.n2.version_ = ReplyLost("gone")
+        elif what == "may not say its replicas":
+            s.n2.answers.append((r"FROM system\.replicas", denied))
+        else:
+            s.n2.tables["replicas"] = []
+        s.n2.answers += [(COUNT, [(0,)]), (DETACHED, denied if what.endswith("detached") else [(0,)])]
+        [result] = await s.run(s.act(Repair.RECLONE_REPLICA, create="CREATE TABLE d.t …"))
+        assert result.state in (ActState.REFUSED, ActState.FAILED)
+        assert s.n2.commands == []
+        assert await s.keeper.exists(f"{PATH}/replicas/n2") is not None
+
+    told(tmp_path, story)
+
+
+def test_a_server_that_knows_no_detached_tables_has_its_lost_replica_cloned(tmp_path):
+    async def story(s):
+        s.n2.tables["replicas"] = []
+        s.n2.answers += [(COUNT, [(0,)]), (DETACHED, SqlError(60, "no system.detached_tables"))]
+        await s.set_active("n2", False)
+
+        async def create():
+            s.n2.tables["replicas"] = [
+                {"database": "d", "table": "t", "zookeeper_path": PATH, "replica_name": "n2"}
+            ]
+            await register(s.keeper, "n2")
+
+        s.n2.on_command = lambda sql: create() if "AGAIN" in sql else None
+        [result] = await s.run(s.act(Repair.RECLONE_REPLICA, create="CREATE TABLE d.t AGAIN"))
+        assert result.state is ActState.DONE
+        assert s.n2.commands == ["CREATE DATABASE IF NOT EXISTS `d`", "CREATE TABLE d.t AGAIN"]
+
+    told(tmp_path, story)
+
+
 def test_a_replica_that_has_become_active_is_not_dropped(tmp_path):
     async def story(s):
         s.n2.tables["replicas"] = []
