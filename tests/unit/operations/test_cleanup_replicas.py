@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from pathlib import Path
 
 import pytest
 
+from engine.config.model import Cluster, Replica, Shard, Topology
 from engine.errors import (
     Busy,
     KeeperUnavailable,
@@ -232,6 +234,24 @@ def test_a_table_of_hosts_that_nobody_knows_is_left_alone(tmp_path: Path) -> Non
     run(tmp_path, main)
 
 
+def test_a_replica_of_another_cluster_of_the_configuration_is_left_to_that(tmp_path: Path) -> None:
+    """Its hosts were not asked: one that restarts just now looks like one that nobody has."""
+
+    async def main(bench: Bench) -> None:
+        await two_replicas(bench, second=OLD)
+        assert [finding.kind for finding in (await bench.plan_twice(REPLICAS)).findings] == [
+            FindingKind.DEAD_REPLICA
+        ]
+        config = bench.site.config
+        other = Cluster("other", (Shard(1, (Replica(OLD.host, OLD.port),)),))
+        clusters = {**config.topology.clusters, "other": other}
+        bench.site.config = dataclasses.replace(config, topology=Topology(clusters))
+        plan = await bench.plan(REPLICAS)
+        assert (plan.acts, plan.findings) == ((), ())
+
+    run(tmp_path, main)
+
+
 @pytest.mark.parametrize("what", ["active", "activated", "has", "silent", "detached"])
 def test_what_has_changed_since_the_plan_refuses_the_act(tmp_path: Path, what: str) -> None:
     async def main(bench: Bench) -> None:
@@ -328,6 +348,10 @@ def test_a_replica_that_somebody_dropped_half_way_is_dropped_to_the_end(tmp_path
         await bench.keeper.remove(replica.host)
         assert (await bench.plan(REPLICAS)).acts == ()  # somebody may be at it
         await bench.env.sleep(2 * HOUR_S)
+        bench.servers[N3].is_down = True
+        plan = await bench.plan(REPLICAS)
+        assert plan.acts == () and "n3:9000 does not answer" in plan.findings[0].what
+        bench.servers[N3].is_down = False
         plan = await bench.plan(REPLICAS)
         assert [act.kind for act in plan.acts] == [ReplicaAct.HALF_DROPPED]
         assert states(await bench.apply(plan)) == [ActState.DONE]

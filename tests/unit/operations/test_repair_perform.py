@@ -518,6 +518,7 @@ def test_the_flag_is_taken_back_when_it_does_not_help(tmp_path):
         assert result.state is ActState.FAILED
         assert seen == [True]
         assert await s.keeper.exists(flag) is None
+        assert (await s.keeper.get(f"{PATH}/replicas/n2/is_lost")).data == b"0", "it clones nobody by that"
 
     told(tmp_path, story)
 
@@ -599,7 +600,10 @@ def test_a_server_that_tries_in_vain_is_not_taken_for_another_one_that_holds_the
 def test_a_mutation_that_has_recovered_is_not_killed(tmp_path):
     async def story(s):
         mutation = {"database": "d", "table": "t", "mutation_id": "0000000001", "latest_fail_reason": ""}
-        s.n2.tables["mutations"] = [mutation]
+        another = {**mutation, "mutation_id": "0000000002", "latest_fail_reason": "boom"}
+        elsewhere = {**mutation, "table": "u", "latest_fail_reason": "boom"}
+        s.n2.tables["replicas"].append({**s.n2.replica(), "table": "u", "zookeeper_path": "/tables/u"})
+        s.n2.tables["mutations"] = [mutation, another, elsewhere]
         [result] = await s.run(s.act(Repair.KILL_MUTATION, mutation_id="0000000001"))
         assert result.state is ActState.NOT_NEEDED and s.n2.commands == []
         mutation["latest_fail_reason"] = "boom"
@@ -609,6 +613,47 @@ def test_a_mutation_that_has_recovered_is_not_killed(tmp_path):
         assert s.n2.commands == [
             "KILL MUTATION WHERE database = 'd' AND table = 't' AND mutation_id = '0000000001'"
         ]
+
+    told(tmp_path, story)
+
+
+@pytest.mark.parametrize("still", [{"is_readonly": 1}, {"is_session_expired": 1}])
+def test_a_host_whose_tables_do_not_come_back_has_not_been_repaired(tmp_path, still):
+    async def story(s):
+        s.n2.replica(is_readonly=1, is_session_expired=1)
+        s.n2.on_command = lambda sql: (
+            s.n2.replica(**{"is_readonly": 0, "is_session_expired": 0, **still}) and None
+        )
+        [result] = await s.run(s.act(Repair.RESTART_REPLICAS), wait_s=20)
+        assert result.state is ActState.FAILED
+        assert result.detail == "After 20 s these tables are still read-only: d.t."
+        assert s.n2.commands == ["SYSTEM RESTART REPLICAS"]
+
+    told(tmp_path, story)
+
+
+def test_a_host_whose_tables_come_back_a_while_after_the_restart_has_been_repaired(tmp_path):
+    """The answer gets lost, too: what is looked at decides."""
+
+    async def story(s):
+        s.n2.replica(is_readonly=1, is_session_expired=1)
+        later = []
+
+        async def come_back():
+            await s.env.sleep(8)
+            s.n2.replica(is_readonly=0, is_session_expired=0)
+
+        async def restart():
+            later.append(asyncio.ensure_future(come_back()))
+            raise ReplyLost("gone")
+
+        s.n2.on_command = lambda sql: restart()
+        [result] = await s.run(s.act(Repair.RESTART_REPLICAS), wait_s=600)
+        assert result.state is ActState.DONE
+        await asyncio.gather(*later)
+        [result] = await s.run(s.act(Repair.RESTART_REPLICAS), run_id="again")
+        assert result.state is ActState.NOT_NEEDED
+        assert s.n2.commands == ["SYSTEM RESTART REPLICAS"]
 
     told(tmp_path, story)
 
