@@ -506,6 +506,7 @@ def test_when_keeper_goes_away_after_the_statement_the_outcome_stays_open(tmp_pa
 def test_the_flag_is_taken_back_when_it_does_not_help(tmp_path):
     async def story(s):
         ill(s)
+        s.n2.part("all_9_9_0", "of nobody else")
         await s.set_active("n2", False)
         flag = f"{PATH}/replicas/n2/flags/force_restore_data"
         seen = []
