@@ -29,9 +29,12 @@ from engine.operations.cleanup import (
     GoneHost,
     ReplicaAct,
     cleanup_performer,
+    plan_cleanup,
     record_plan,
 )
 from engine.operations.finding import FindingKind
+from engine.operations.site import Site
+from engine.replication.host import ReplicaHost
 from engine.replication.paths import TablePaths
 from tests.unit.operations.cleanup_support import (
     HOUR_S,
@@ -129,6 +132,53 @@ def test_a_host_that_registers_in_the_queue_after_the_plan_keeps_its_replica(tmp
         await bench.keeper.create(queue.replica_active(OLD))
         assert states(await bench.apply(plan)) == [ActState.REFUSED]
         assert await bench.keeper.exists(paths.replica("r2").host) is not None
+
+    run(tmp_path, main)
+
+
+def test_a_host_that_takes_connections_keeps_its_replica_before_and_after_the_plan(tmp_path: Path) -> None:
+    async def main(bench: Bench) -> None:
+        paths = await two_replicas(bench, OLD)
+
+        async def somebody_answers(_: Site, address: ReplicaHost) -> bool:
+            return address.host == OLD.host
+
+        plan = await bench.plan_twice(REPLICAS)
+        assert len(plan.acts) == 1
+        perform = cleanup_performer(bench.site, probe=somebody_answers)
+        report = await carry_out(bench.site, plan, perform, run_id="run", approved_by="boss")
+        assert states(report) == [ActState.REFUSED]
+        assert await bench.keeper.exists(paths.replica("r2").host) is not None
+        plan = await plan_cleanup(bench.site, None, [REPLICAS], probe=somebody_answers)
+        assert plan.acts == () and "still accepts connections" in plan.findings[0].what
+
+    run(tmp_path, main)
+
+
+def test_a_replica_that_somebody_writes_to_is_in_use_whatever_its_host_looks_like(tmp_path: Path) -> None:
+    async def main(bench: Bench) -> None:
+        paths = await two_replicas(bench)
+        assert len((await bench.plan_twice(REPLICAS)).acts) == 1
+        await bench.keeper.set(paths.replica("r2").log_pointer, b"7")
+        plan = await bench.plan(REPLICAS)
+        assert plan.acts == () and "not yet 24 h" in plan.findings[0].what
+
+    run(tmp_path, main)
+
+
+def test_in_a_long_run_hosts_are_asked_again(tmp_path: Path) -> None:
+    async def main(bench: Bench) -> None:
+        await two_replicas(bench)
+        other = "/clickhouse/tables/02/t"
+        await bench.table(other, r1=N1, r2=N2)
+        bench.has(N1, other, "r1")
+        plan = await bench.plan_twice(REPLICAS)
+        first, second = plan.acts
+        perform = cleanup_performer(bench.site, probe=nobody_answers)
+        assert (await perform(first)).state is ActState.DONE
+        bench.has(N2, other, "r2")  # its table was attached since, and is read-only
+        await bench.env.sleep(60)
+        assert (await perform(second)).state is ActState.REFUSED
 
     run(tmp_path, main)
 
