@@ -260,6 +260,31 @@ def test_nothing_is_repaired_where_hosts_that_do_not_answer_could_turn_the_major
     assert ("2 more did not answer" in report.findings[0].what) is not is_planned
 
 
+def test_what_others_rest_on_is_made_first(tmp_path):
+    tables = {
+        "d.a": ("View", "CREATE VIEW d.a (`a` Int32) AS SELECT a FROM d.b"),
+        "d.b": ("Distributed", "CREATE TABLE d.b (`a` Int32) ENGINE = Distributed('c', 'd', 'z')"),
+        "d.c": (
+            "Dictionary",
+            "CREATE DICTIONARY d.c (`a` UInt64) PRIMARY KEY a SOURCE(CLICKHOUSE(TABLE 'z')) LAYOUT(FLAT())",
+        ),
+        "d.m": ("MaterializedView", "CREATE MATERIALIZED VIEW d.m TO d.z (`a` Int32) AS SELECT a FROM d.a"),
+        "d.z": ("MergeTree", PLAIN.replace("d.t", "d.z")),
+    }
+
+    async def plan(here, report):
+        return report, plan_drift_repair(here, report)
+
+    having = {name: {"tables": tables} for name in ("n1", "n2", "n3")}
+    clients = servers(**having, n4={"tables": {}})
+    for host, server in clients.items():
+        if host.host != "n4":
+            server.functions["f"] = "CREATE FUNCTION f AS x -> (x + 1)"
+    _, made = checked(tmp_path, clients, then=plan)
+    assert [act.subject for act in made.acts] == ["function f", "d.z", "d.c", "d.b", "d.a", "d.m"]
+    assert {act.host for act in made.acts} == {"n4:9000"}
+
+
 def test_keeper_down_leaves_hosts_compared(tmp_path):
     async def main(env, _server):
         return await check_drift(site(tmp_path, env, None, clients=servers(n4={"tables": {}})))
