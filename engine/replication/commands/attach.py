@@ -13,7 +13,9 @@ A crash after 1 leaves a staged part that Keeper does not know, which the next s
 that it publishes. Then the directory is still there, too; the store has noted which part was staged of it, so
 the next term, or the next ATTACH, removes it (`startup_check.settle_attaching`), and no row is attached twice
 by a user who does not know what became of the first command. After a lost reply the log is searched for the
-entry. Other replicas take the part from their own `detached/` if it has the same checksum, or fetch it.
+entry. Where that cannot tell any more, or the table ends before, the part stays staged: a start, or
+`cleanup.staged_sweep`, asks Keeper. Other replicas take the part from their own `detached/` if it has the
+same checksum, or fetch it.
 
 Source: ClickHouse's StorageReplicatedMergeTree::attachPartition.
 """
@@ -27,6 +29,7 @@ from operator import itemgetter
 from engine.errors import (
     Code,
     ConnectionLoss,
+    KeeperAnswer,
     MultiFailed,
     NoNode,
     OperationTimeout,
@@ -183,8 +186,9 @@ async def _attach(ctx: ReplicaContext, part: DetachedPart, fence: Sequence[Op]) 
 async def _stage_and_commit(
     ctx: ReplicaContext, part: DetachedPart, number: BlockNumber, name: PartName, fence: Sequence[Op]
 ) -> Committed | None:
-    """None: the number was taken away, or it is certain that nothing was executed; nothing is left then."""
-    is_used = False
+    """None: the number was taken away, or it is certain that nothing was executed; nothing is left then.
+    Where nobody knows whether it was, the part stays staged: Keeper may have it by now."""
+    is_used = is_in_doubt = False
     try:
         staged = await ctx.store.stage_detached(part.directory, name)
         action = AttachPart(name, staged.digest.hash_text.upper())
@@ -193,12 +197,18 @@ async def _stage_and_commit(
             number.unlock,
             Create(ctx.me.part(name), staged.header.to_bytes()),
         ]
+        is_in_doubt = True
         try:
             done = await commit_logged(ctx, number.keeper, [*ops, *fence])
         except MultiFailed as failed:
+            is_in_doubt = False
             if failed.index >= len(ops) or not isinstance(failed.error, NoNode):
                 raise
             done = None
+        except KeeperAnswer:
+            is_in_doubt = False
+            raise
+        is_in_doubt = False
         if done is not None:
             is_used = True
             number.used()
@@ -206,4 +216,5 @@ async def _stage_and_commit(
     finally:
         if not is_used:
             await give_up(ctx, BlockNumbers((number,)))
-            await ctx.store.discard(name)
+            if not is_in_doubt:
+                await ctx.store.discard(name)

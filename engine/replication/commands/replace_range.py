@@ -22,7 +22,8 @@ the range is dropped from the other. Before the multi, all parts of the range ha
 all mutations done: what is not here would be dropped without having been copied. A merge that is not done yet
 is not waited for: its sources have its rows.
 
-After a lost reply the log is searched for the entry; the multi is never sent again. An attempt is not
+After a lost reply the log is searched for the entry; the multi is never sent again. Where nobody can tell
+what became of it the copies stay staged: the other table's parts may be gone already. An attempt is not
 interrupted when its query is cancelled.
 
 Source: ClickHouse's StorageReplicatedMergeTree::replacePartitionFrom, movePartitionToTable.
@@ -40,6 +41,7 @@ from engine.errors import (
     BadVersion,
     Code,
     ConnectionLoss,
+    KeeperAnswer,
     MultiFailed,
     NodeExists,
     NoNode,
@@ -220,7 +222,7 @@ async def _attempt_move(
 
 class _Attempt:
     """One attempt on the table `ctx`, which gets the copies. What is held or staged goes at its end, unless
-    it was committed."""
+    it was committed, or may have been: a start, or `cleanup.staged_sweep`, settles that."""
 
     def __init__(self, ctx: ReplicaContext, fence: Sequence[Op]) -> None:
         self._ctx = ctx
@@ -229,6 +231,7 @@ class _Attempt:
         self._numbers: list[BlockNumber] = []
         self._staged: list[PartName] = []
         self._in_flight = AsyncExitStack()
+        self._is_in_doubt = False
 
     async def __aenter__(self) -> _Attempt:
         return self
@@ -237,8 +240,9 @@ class _Attempt:
         try:
             for ctx, number in self._held:
                 await give_up(ctx, BlockNumbers((number,)))
-            for part in self._staged:
-                await self._ctx.store.discard(part)
+            if not self._is_in_doubt:
+                for part in self._staged:
+                    await self._ctx.store.discard(part)
         finally:
             await self._in_flight.aclose()
 
@@ -380,12 +384,18 @@ class _Attempt:
     async def _commit(self, keeper: Keeper, ops: Sequence[Op]) -> Committed | None:
         """None: refused because something changed, or certainly not executed. Begin anew."""
         ctx = self._ctx
+        self._is_in_doubt = True
         try:
             done = await commit_logged(ctx, keeper, [*ops, *self._fence])
         except MultiFailed as failed:
+            self._is_in_doubt = False
             if failed.index < len(ops) and isinstance(failed.error, BadVersion | NoNode | NodeExists):
                 return None
             raise
+        except KeeperAnswer:
+            self._is_in_doubt = False
+            raise
+        self._is_in_doubt = False
         if done is None:
             return None
         for _, number in self._held:
