@@ -123,6 +123,8 @@ async def _check_local(ctx: ReplicaContext, keeper: Keeper, local: Part) -> Chec
     part = local.name
     header = await peers.header(keeper, ctx.me, part)
     if header is None and await keeper.exists(ctx.me.part(part)) is None:
+        if part not in ctx.store.active or part in ctx.in_flight or _is_in_use(ctx, part):
+            return Checked(part, Verdict.AGAIN)  # It was merged while Keeper was asked, or dropped.
         if ctx.queue.producer_of(part) is not None or ctx.queue.is_to_be_dropped(part):
             return Checked(part, Verdict.FINE)
         if ctx.env.now_s() - local.modified_s < MAX_AGE_OF_UNKNOWN_PART_S:

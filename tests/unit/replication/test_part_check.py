@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,7 @@ from engine.replication.commands.drop import drop_replica
 from engine.replication.log_actions import DropRange, GetPart, MergeParts
 from engine.replication.part_name import PartName, drop_range
 from engine.replication.part_store import PartsBroken
-from engine.replication.replica import log_puller, part_check
+from engine.replication.replica import log_puller, part_check, peers
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.part_check import Verdict
 from engine.replication.replica.switches import Activity
@@ -147,6 +148,43 @@ async def test_a_part_that_keeper_does_not_know_is_moved_aside_when_it_is_old_en
     assert one.active == ["all_0_0_0"]
     await bench.env.sleep(300)
     assert one.active == [] and one.detached == ["unexpected_all_0_0_0"]
+
+
+@simulated
+async def test_a_part_that_is_merged_while_it_is_checked_is_not_taken_from_readers(bench: Bench) -> None:
+    """1. The check begins. 2. A merge is committed, and Keeper knows its source no more. 3. The check asks
+    Keeper. 4. The merge is shown to readers."""
+    (one,) = await bench.cluster(1)
+    first, second = [await one.insert(value) for value in (1, 2)]
+    await bench.quiet(one)
+    await bench.env.sleep(part_check.MAX_AGE_OF_UNKNOWN_PART_S + 1)
+    one.ctx.switches.stop(Activity.QUEUES)
+    await bench.log(MergeParts((first, second), P("all_0_1_1")))
+    await bench.until(lambda: len(one.ctx.queue) == 1)
+    header, publish, may_show = peers.header, one.store.publish, asyncio.Event()
+
+    async def header_behind_the_merge(*asked: Any) -> Any:
+        one.ctx.switches.start(Activity.QUEUES)
+        one.ctx.queue_changed.set()
+        await bench.until(lambda: _is_gone(bench, one.ctx.me.part(first)))
+        return await header(*asked)
+
+    async def publish_later(add: Sequence[PartName], remove: Sequence[PartName] = ()) -> None:
+        await may_show.wait()
+        await publish(add, remove)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(peers, "header", header_behind_the_merge)
+        patch.setattr(one.store, "publish", publish_later)
+        assert (await part_check.check_part(one.ctx, first)).verdict is Verdict.AGAIN
+        assert one.values == [1, 2]
+        may_show.set()
+        await bench.quiet(one)
+    assert one.active == ["all_0_1_1"] and one.values == [1, 2] and one.detached == []
+
+
+async def _is_gone(bench: Bench, path: str) -> bool:
+    return await bench.admin.exists(path) is None
 
 
 @simulated

@@ -102,6 +102,25 @@ def test_a_detached_part_with_the_same_data_and_other_columns_gives_way_to_that_
     run(main)
 
 
+def test_attaching_a_partition_takes_what_a_user_detached_of_it_and_nothing_twice() -> None:
+    """Not what was set aside as broken or unexpected, nor a part whose rows are in another one, too."""
+
+    async def main(live: Live) -> None:
+        (replica,) = await live.cluster(1)
+        detached = replica.disk.detached
+        for value, (partition, directory) in enumerate(
+            [("a", "a_3_3_0"), ("a", "ignored_a_4_4_0"), ("a", "a_5_7_1"), ("a", "a_6_6_0"), ("b", "b_3_3_0")]
+        ):
+            name = P(str(await replica.insert(value, partition=partition)))
+            detached[directory] = replica.disk.active[name]
+            await partitions.drop_partition(replica.ctx, partition)
+        assert len(await partitions.attach_partition(replica.ctx, "a")) == 2
+        assert replica.keys() == [0, 2]
+        assert sorted(detached) == ["a_6_6_0", "b_3_3_0", "ignored_a_4_4_0"]
+
+    run(main)
+
+
 def test_attached_parts_are_not_deduplicated() -> None:
     async def main(live: Live) -> None:
         (replica,) = await live.cluster(1)
