@@ -19,8 +19,9 @@ transaction carries come in several, but not for a fenced statement: who goes on
 
 MOVE PARTITION is both in one multi, for two tables in one Keeper: the copies appear in one table exactly if
 the range is dropped from the other. Before the multi, all parts of the range have to be here, with
-all mutations done: what is not here would be dropped without having been copied. A merge that is not done yet
-is not waited for: its sources have its rows.
+all mutations done: what is not here would be dropped without having been copied. The multi checks that no
+mutation was made since: its rows would move without it. A merge that is not done yet is not waited for: its
+sources have its rows.
 
 After a lost reply the log is searched for the entry; the multi is never sent again. Where nobody can tell
 what became of it the copies stay staged: the other table's parts may be gone already. An attempt is not
@@ -49,7 +50,7 @@ from engine.errors import (
     SessionExpired,
     SqlError,
 )
-from engine.keeper.base import Create, Keeper, Op, SetData
+from engine.keeper.base import Check, Create, Keeper, Op, SetData
 from engine.replication.commands.copied_parts import (
     attached_node,
     check_same_structure,
@@ -67,6 +68,7 @@ from engine.replication.commands.drop_range import (
     cannot_assign,
     claim_ranges,
 )
+from engine.replication.commands.mutate import mutations_version
 from engine.replication.commands.uninterrupted import uninterrupted
 from engine.replication.commands.waiting import DEFAULT_INACTIVE_TIMEOUT_S, Sync, wait_for_entry
 from engine.replication.commands.whole_range import until_whole
@@ -301,6 +303,7 @@ class _Attempt:
                 return _Done()
             version = await alter_partition_version(ctx, keeper)
             source_version = await alter_partition_version(source, keeper)
+            mutations = await mutations_version(keeper, source.paths)  # before it is seen that all are done
             number = await self._hold(source, await allocate(source, partition_id))
             span = drop_range(partition_id, number.number)
             if span is None:
@@ -329,6 +332,7 @@ class _Attempt:
                 SetData(ctx.paths.alter_partition_version, b"", version),
                 *self._adding(ctx, action, copies),
                 SetData(source.paths.alter_partition_version, b"", source_version),
+                Check(source.paths.mutations, mutations),
                 SetData(source.paths.log, b""),
                 number.unlock,
                 *removals,

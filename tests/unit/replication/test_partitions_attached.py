@@ -11,7 +11,7 @@ import pytest
 
 from engine.errors import Code, SqlError
 from engine.keeper import Create
-from engine.replication.commands import partitions
+from engine.replication.commands import partitions, replace_range
 from engine.replication.commands.copied_parts import most_copies
 from engine.replication.commands.mutate import create_mutation
 from engine.replication.commands.optimize import Extent, OptimizeOptions, optimize
@@ -20,6 +20,7 @@ from engine.replication.log_actions import AttachPart, DropRange, GetPart, Repla
 from engine.replication.part_name import PartName
 from engine.replication.part_store import Part, PartsBroken
 from engine.replication.paths import TablePaths
+from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.switches import Activity
 from engine.testing.replication.disk import COLUMNS, Damage
 from tests.unit.replication.live_support import (
@@ -515,6 +516,35 @@ def test_what_is_moved_has_its_mutations_done() -> None:
         await create_mutation(sources[1].ctx, "UPDATE v = 9 WHERE 1")
         await partitions.move_partition(sources[0].ctx, "all", destinations[0].ctx, sync=Sync.ALL)
         assert destinations[1].rows() == [(1, 9)]
+
+    run(main)
+
+
+def test_a_mutation_that_is_made_while_a_partition_moves_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1. Nothing is to be done in the partition. 2. The other replica takes a mutation on. 3. The move is
+    committed: what it has copied is older."""
+
+    async def main(live: Live) -> None:
+        sources, destinations = await two_tables(live)
+        await sources[0].insert(1)
+        await live.quiet()
+        sources[0].ctx.switches.stop(Activity.QUEUES)  # it has the old part for as long as it likes
+        until_whole, asked = replace_range.until_whole, 0
+
+        async def mutation_behind_it(ctx: ReplicaContext, span: PartName) -> None:
+            nonlocal asked
+            await until_whole(ctx, span)
+            asked += 1
+            if asked == 1:
+                await create_mutation(sources[1].ctx, "UPDATE v = 7 WHERE k = 1")
+                ctx.switches.start(Activity.QUEUES)
+                ctx.queue_changed.set()
+
+        monkeypatch.setattr(replace_range, "until_whole", mutation_behind_it)
+        await partitions.move_partition(sources[0].ctx, "all", destinations[0].ctx, sync=Sync.ALL)
+        await live.quiet()
+        check_equal(*destinations)
+        assert (sources[0].rows(), destinations[0].rows()) == ([], [(1, 7)])
 
     run(main)
 
