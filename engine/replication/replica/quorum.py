@@ -14,8 +14,8 @@ Safety argument.
    part can have come back meanwhile. The same transaction removes the block id, so a repeated insert is not
    swallowed, and notes the part in `failed_parts`.
 4. A replica that comes back looks at `failed_parts` first and sets its copies aside (`forget_failed`): the
-   node in `parts` goes first, then the part. A crash between leaves a part that Keeper does not know, which
-   start-up sets aside, too.
+   part first, then its node in `parts`. A crash between leaves a part that is missing, whose fetch finds that
+   it was given up.
 
 It never removes a quorum node whose part an active replica has, and never counts a replica twice.
 

@@ -129,6 +129,39 @@ def test_inserts_during_a_drop_are_stored_behind_it_or_dropped_whole(seed: int) 
     run(main, seed=seed)
 
 
+def _drop(ctx: ReplicaContext) -> Awaitable[object]:
+    return partitions.drop_partition(ctx, "all", sync=Sync.ALL)
+
+
+def _replace(ctx: ReplicaContext) -> Awaitable[object]:
+    return partitions.replace_partition(ctx, "all", "d", "source", sync=Sync.ALL)
+
+
+@pytest.mark.parametrize("remove", [_drop, _replace])
+def test_an_insert_that_waits_for_a_quorum_does_not_wait_for_one_of_what_has_gone(
+    remove: Callable[[ReplicaContext], Awaitable[object]],
+) -> None:
+    async def main(live: Live) -> None:
+        first, second = await live.cluster(2)
+        await live.plain_table("source", ("all", [{"k": 10, "v": 1}]))
+        second.ctx.switches.stop(Activity.FETCHES)
+        quorum = InsertOptions(quorum=2, quorum_parallel=False)
+        waiting = asyncio.create_task(first.insert(1, options=quorum))
+        while not live.has(PATHS.quorum_status):
+            await live.env.sleep(0.01)
+        await live.quiet(first)
+        await remove(first.ctx)
+        assert await waiting is not None
+        second.ctx.switches.start(Activity.FETCHES)
+        second.ctx.queue_changed.set()
+        await first.insert(2, options=quorum)  # no other quorum is in its way
+        await live.quiet()
+        check_equal(first, second)
+        assert set(first.keys()) - {10} == {2}
+
+    run(main)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_two_drops_at_once(seed: int) -> None:
     async def main(live: Live) -> None:

@@ -284,6 +284,20 @@ def test_a_partition_is_replaced_by_that_of_a_plain_table() -> None:
     run(main)
 
 
+def test_what_was_still_to_be_fetched_of_a_replaced_partition_is_not_waited_for() -> None:
+    async def main(live: Live) -> None:
+        first, second = await live.cluster(2)
+        second.ctx.switches.stop(Activity.FETCHES)
+        await first.insert(1)
+        await live.plain_table("source", ("all", [{"k": 10, "v": 1}]))
+        await partitions.replace_partition(first.ctx, "all", "d", "source", sync=Sync.ALL)
+        await live.quiet()
+        check_equal(first, second)
+        assert second.keys() == [10]
+
+    run(main)
+
+
 def test_what_nobody_has_any_more_is_taken_from_detached() -> None:
     """As after RESTORE REPLICA of those that had the copies, where the other table is gone."""
 
