@@ -26,6 +26,7 @@ from engine.replication.settings import ReplicatedSettings
 from tests.unit.replication.replica_bench import PATHS, Bench, Replica, run
 
 KEEP_5_TO_20 = ReplicatedSettings(min_replicated_logs_to_keep=5, max_replicated_logs_to_keep=20)
+KEEP_NOTHING = ReplicatedSettings(min_replicated_logs_to_keep=0, max_replicated_logs_to_keep=0)
 
 
 async def append(bench: Bench, count: int) -> None:
@@ -83,6 +84,38 @@ def test_an_active_replica_is_waited_for_however_far_behind_it_is() -> None:
         await point(bench, two, 3)
         assert await clean_log(one.ctx) == 3
         assert bench.data(two.ctx.me.is_lost) == b"0" and first_entry(bench) == 3
+
+    run(main)
+
+
+def test_a_table_may_keep_nothing_of_its_log() -> None:
+    async def main(bench: Bench) -> None:
+        one, two = await pair(bench, KEEP_NOTHING)
+        assert await clean_log(one.ctx) == 0, "nothing was ever written"
+        await append(bench, 3)
+        for replica in (one, two):
+            await point(bench, replica, 3)
+        assert await clean_log(one.ctx) == 3
+        assert await clean_log(one.ctx) == 0
+        await append(bench, 2)
+        for replica, pointer in ((one, 5), (two, 4)):
+            await point(bench, replica, pointer)
+        await gone(bench, two)
+        assert await clean_log(one.ctx) == 2
+        assert bench.data(two.ctx.me.is_lost) == b"1" and bench.data(one.ctx.me.is_lost) == b"0"
+
+    run(main)
+
+
+def test_who_has_copied_all_of_a_log_of_which_nothing_is_kept_is_not_lost() -> None:
+    async def main(bench: Bench) -> None:
+        one, two = await pair(bench, KEEP_NOTHING)
+        await append(bench, 3)
+        for replica in (one, two):
+            await point(bench, replica, 3)
+        await gone(bench, two)
+        assert await clean_log(one.ctx) == 3
+        assert bench.data(two.ctx.me.is_lost) == b"0"
 
     run(main)
 

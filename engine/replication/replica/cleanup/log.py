@@ -68,10 +68,10 @@ async def clean_log(ctx: ReplicaContext) -> int:
         name for name in (await keeper.children(ctx.paths.log)).names if sequence_number(name) is not None
     ]
     entries = sorted(sequence_number(name) or 0 for name in names)
-    if len(entries) < settings.min_replicated_logs_to_keep * ctx.env.rng.uniform(*_HEADROOM):
+    if len(entries) < settings.min_replicated_logs_to_keep * ctx.env.rng.uniform(*_HEADROOM) or not entries:
         return 0
     surplus = len(entries) - settings.max_replicated_logs_to_keep
-    bound = entries[max(0, surplus)]
+    bound = [*entries, entries[-1] + 1][max(0, surplus)]
     found = await _look(ctx, keeper, bound)
     for replica in found.recovering:
         found.keep(peers.number((await keeper.get(replica.log_pointer)).data))
