@@ -340,6 +340,25 @@ async def test_an_unknown_entry_stops_the_pull_and_is_shown(bench: Bench) -> Non
 
 
 @simulated
+async def test_an_entry_that_no_history_explains_stops_the_pull_for_as_long_as_it_is_there(
+    bench: Bench,
+) -> None:
+    (one,) = await bench.cluster(1)
+    for key in range(3):
+        await one.insert(key)
+    await bench.quiet(one)
+    one.ctx.switches.stop(Activity.QUEUES)
+    await bench.log(MergeParts((P("all_0_0_0"), P("all_1_1_0")), P("all_0_1_1")))
+    await bench.log(MergeParts((P("all_1_1_0"), P("all_2_2_0")), P("all_1_2_1")))
+    await bench.until(lambda: "intersects" in one.ctx.last_pull_error)
+    one.ctx.switches.start(Activity.QUEUES)
+    one.ctx.queue_changed.set()
+    await bench.env.sleep(10)
+    assert one.active == ["all_0_1_1", "all_2_2_0"] and one.values == [0, 1, 2]
+    assert "intersects" in one.table.status.last_queue_update_exception
+
+
+@simulated
 async def test_what_comes_before_an_unknown_entry_is_done_and_the_rest_when_somebody_has_mended_it(
     bench: Bench,
 ) -> None:

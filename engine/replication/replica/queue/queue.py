@@ -52,14 +52,14 @@ class ReplicaQueue:
 
     def add(self, queued: QueuedEntry) -> None:
         """Append (a DROP_RANGE or REPLACE_RANGE goes to the front) and add what it makes to
-        `virtual_parts`. Raises PartsIntersect."""
-        if queued.dropped_range is not None:
-            self.virtual_parts.add(queued.dropped_range)
+        `virtual_parts`. Raises PartsIntersect; the entry is not in the queue then."""
+        dropped = queued.dropped_range
+        for part in (*([] if dropped is None else [dropped]), *queued.entry.new_parts):
+            self.virtual_parts.add(part)
+        if dropped is not None:
             self._entries.prepend(queued)
         else:
             self._entries.append(queued)
-        for part in queued.entry.new_parts:
-            self.virtual_parts.add(part)
 
     def add_virtual(self, part: PartName) -> None:
         """A part that appeared without an entry: the replica has committed it to Keeper itself."""
