@@ -381,7 +381,7 @@ def test_the_oldest_insert_is_that_of_the_inserts_alone() -> None:
 
 def test_of_entries_that_all_want_the_same_covering_part_the_first_gets_it() -> None:
     """1. Two entries execute and find only a part that covers both. 2. Each keeps the other from it. 3. Both
-    end; only the first starts again, and may make it."""
+    end; only the first starts again, and may make it. What lies outside is not kept waiting."""
     queue = replica()
     first, second = put(queue, get("all_1_1_0")), put(queue, get("all_2_2_0"))
     covering = P("all_0_5_1")
@@ -389,7 +389,8 @@ def test_of_entries_that_all_want_the_same_covering_part_the_first_gets_it() -> 
     assert queue.claim(first, covering) and queue.claim(second, covering)
     queue.finished(first)
     queue.finished(second)
-    assert chosen(queue) == [first]
+    outside = put(queue, get("all_6_6_0"))
+    assert chosen(queue) == [first, outside]
     assert f"{first.name} is about to make all_0_5_1" in second.postpone_reason
     assert queue.claim(first, covering) == ""
     done(queue, first)
