@@ -6,8 +6,9 @@ the entry, which no replica that is not lost has copied, is that of a table that
 it.
 
 Nothing is changed here. Each step looks before it waits and arms its watch by the very read that looked, so a
-lost connection or session costs a look more and nothing else. A replica that was dropped has nothing left
-to do.
+lost connection or session costs a look more and nothing else. A new session may be with a server that lags
+behind, and has not heard of the entry: it catches up first. That of a term has done so when the term began.
+A replica that was dropped has nothing left to do.
 
 Source: ClickHouse's StorageReplicatedMergeTree (waiting for replicas to process a log entry).
 """
@@ -23,7 +24,7 @@ from typing import TypeVar
 from engine.env import Env
 from engine.errors import Code, ConnectionLoss, NoNode, OperationTimeout, SessionExpired, SqlError
 from engine.keeper.base import Keeper, Watch
-from engine.keeper.recipes import SessionHolder, Signal
+from engine.keeper.recipes import Signal
 from engine.killable import ends_by_kill
 from engine.replication.paths import ReplicaPaths, TablePaths, sequence_number
 from engine.replication.replica import peers
@@ -128,6 +129,8 @@ async def with_session(ctx: ReplicaContext, read: Callable[[Keeper], Awaitable[T
     while True:
         keeper = await ctx.any_session_until_end()
         try:
+            if keeper is not ctx.keeper:
+                await keeper.sync(ctx.paths.root)
             return await read(keeper)
         except (ConnectionLoss, OperationTimeout):
             await ctx.env.sleep(_PAUSE_S)
@@ -201,21 +204,26 @@ async def _wait_unless_ending(
 ) -> bool:
     """As `_wait_on_replica`; false at once when it is this replica and its table ends: until it is attached
     again, which nobody may ever do, nothing is done here any more."""
-    waiting = _wait_on_replica(ctx.holder, ctx.env, replica, look, inactive_timeout_s=inactive_timeout_s)
+    waiting = _wait_on_replica(ctx, replica, look, inactive_timeout_s=inactive_timeout_s)
     if replica != ctx.me:
         return await waiting
     return await ctx.unless_ending(waiting) or False
 
 
 async def _wait_on_replica(
-    holder: SessionHolder, env: Env, replica: ReplicaPaths, look: Look, *, inactive_timeout_s: float
+    ctx: ReplicaContext, replica: ReplicaPaths, look: Look, *, inactive_timeout_s: float
 ) -> bool:
     """True when done; false when the replica was inactive for `inactive_timeout_s` on end."""
+    env = ctx.env
     give_up_at_s: float | None = None
     presence: Signal | None = None
+    caught_up = ctx.keeper
     while True:
-        keeper = await holder.get()
+        keeper = await ctx.holder.get()
         try:
+            if keeper is not caught_up:
+                await keeper.sync(replica.root)
+                caught_up = keeper
             progress = Signal()
             if await look(keeper, progress):
                 return True

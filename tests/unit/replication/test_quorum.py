@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from engine.errors import Code, ConnectionLoss, KeeperUnavailable, SqlError
+from engine.keeper.base import Keeper
 from engine.keeper.faults import Direction
 from engine.keeper.session import RequestKind
 from engine.replication.commands.consistent_read import max_blocks
@@ -69,6 +70,37 @@ def test_a_quorum_insert_returns_when_enough_replicas_have_the_part(options: Ins
         assert not bench.has(node_of(options))
         last = LastQuorumParts.from_bytes(bench.data(PATHS.quorum_last_part))
         assert last.parts == (() if options.quorum_parallel else (FIRST,))
+
+    run(main)
+
+
+@BOTH
+def test_a_server_that_lags_behind_does_not_make_an_insert_believe_in_its_quorum(
+    options: InsertOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. The insert waits for its quorum. 2. Its session ends. 3. The next one is with a server that does not
+    know of the insert yet."""
+
+    async def main(bench: Bench) -> None:
+        one, two, _ = await trio(bench)
+        lagging = await bench.keeper("r1")
+        bench.server.stale_reads(lagging.session_id)
+        task = asyncio.create_task(insert(one, 1, options=options))
+        await started(bench, node_of(options))
+        await bench.env.sleep(1)
+
+        async def next_session(*, timeout_s: float | None = None) -> Keeper:
+            return lagging
+
+        monkeypatch.setattr(one.holder, "get", next_session)
+        await one.expire()
+        await bench.env.sleep(1)
+        await one.activate()
+        await bench.env.sleep(1)
+        assert not task.done(), "nobody else has the part"
+        await two.fetch(FIRST, one)
+        await part_is_here(two.ctx, FIRST)
+        assert not (await task)[0].is_duplicate
 
     run(main)
 
