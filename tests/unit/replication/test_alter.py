@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -88,6 +89,41 @@ def test_alters_come_one_after_another_with_their_data() -> None:
         assert columns(first) == columns(second) == ["k", "v", "a"]
         assert first.ctx.metadata_version == second.ctx.metadata_version == 4
         assert first.parts() == second.parts()
+
+    run(main)
+
+
+def test_a_clone_of_a_replica_that_has_not_applied_an_alter_yet_does_not_take_it_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Values of a column that is taken away, and added again later, are lost."""
+
+    async def main(live: Live) -> None:
+        first, second = await live.cluster(2)
+        await first.insert(1)
+        await live.quiet()
+        first.ctx.switches.stop(Activity.QUEUES)
+        await alter_table(second.ctx, "ADD COLUMN a UInt64")
+        await live.quiet(second)
+        await second.stop()
+        await (await live.keeper()).set(second.ctx.me.is_lost, b"1")
+        given: list[list[str]] = []
+        apply = second.store.apply_alter
+
+        async def watched(to: Columns, *rest: Any) -> None:
+            given.append(list(to.by_name))
+            await apply(to, *rest)
+
+        monkeypatch.setattr(second.store, "apply_alter", watched)
+        await second.start()
+        await live.quiet(second)
+        assert live.data(second.ctx.me.is_lost) == b"0"
+        assert given == [] and columns(second) == ["k", "v", "a"]
+        assert applied(live, second) == (["k", "v", "a"], 1)
+        first.ctx.switches.start(Activity.QUEUES)
+        first.ctx.queue_changed.set()
+        await live.quiet()
+        assert columns(first) == columns(second)
 
     run(main)
 
