@@ -6,10 +6,10 @@ of these blocks now.
 1. Compare each part with the header of any replica that has it. Another content: the staged part is thrown
    away (PartDiffers), because the other's is the one that was committed first.
 2. One multi: create `parts/<part>`, remove the nodes of the parts that it covers (or that are in the range
-   to be replaced). Where no replica had the part in 1, the multi also asserts that none has it now; where it
-   was fetched, that the replica it came from still has it. So of two that commit different bytes under one
-   name one is refused and comes back to 1: also when the only holder was dropped meanwhile, and another
-   replica has put an empty part in its place.
+   to be replaced). Where no replica had the part in 1, the multi also asserts that none has it now, and that
+   none has joined; where it was fetched, that the replica it came from still has it. So of two that commit
+   different bytes under one name one is refused and comes back to 1: also when the only holder was dropped
+   meanwhile, and another replica has put an empty part in its place.
    A crash before it leaves staged parts that Keeper does not know: they are discarded at start. A crash, or a
    lost reply, after it leaves staged parts that Keeper knows: they are published at start, or by the next
    call.
@@ -180,7 +180,8 @@ class _Commit:
             await keeper.multi(ops)
             return True
         except MultiFailed as failed:
-            if not isinstance(failed.error, NodeExists | NoNode):
+            has_another_joined = failed.error.path == self._ctx.paths.replicas
+            if not has_another_joined and not isinstance(failed.error, NodeExists | NoNode):
                 raise
             self._agreed = {}
             self._bare = await _without_parts(self._ctx, keeper)
@@ -273,10 +274,11 @@ async def _ops_of(
     create = Create(ctx.me.part(part.name), header.to_bytes())
     if agreed is not None and agreed.header == header:
         return [Check(agreed.replica.part(part.name)), create]
-    replicas = await peers.others(ctx, keeper)
+    listed = await keeper.children(ctx.paths.replicas)
+    replicas = [ctx.paths.replica(name) for name in listed.names if name != ctx.replica]
     if await _check_others(ctx, keeper, part, replicas):
         return [create]
-    ops: list[Op] = []
+    ops: list[Op] = [Check(ctx.paths.replicas, listed.stat.version)]
     for replica in replicas:
         absent = replica.parts if replica in bare else replica.part(part.name)
         ops += [Create(absent), Remove(absent)]

@@ -72,6 +72,37 @@ def test_of_two_that_make_different_parts_of_one_name_at_the_same_time_the_secon
     run(main)
 
 
+def test_a_replica_that_joins_and_makes_another_part_of_the_name_meanwhile_is_met() -> None:
+    """1. r1 finds that nobody has the part. 2. r3 joins, and commits another one. 3. r1 commits."""
+
+    async def main(bench: Bench) -> None:
+        one, _ = await pair(bench)
+        await staged(one, 1)
+
+        async def join() -> None:
+            three = await bench.replica("r3")
+            await staged(three, 2)
+            await commit_produced(three.ctx, FIRST)
+
+        pause_before(one.ctx.session(), 1, join)
+        with pytest.raises(PartDiffers):
+            await commit_produced(one.ctx, FIRST)
+        assert one.values() == [] and in_keeper(bench, one) is None
+
+    run(main)
+
+
+def test_a_replica_that_joins_meanwhile_is_no_obstacle() -> None:
+    async def main(bench: Bench) -> None:
+        one, _ = await pair(bench)
+        header = await staged(one, 1)
+        pause_before(one.ctx.session(), 1, lambda: bench.replica("r3"))
+        await commit_produced(one.ctx, FIRST)
+        assert one.values() == [1] and in_keeper(bench, one) == header
+
+    run(main)
+
+
 @pytest.mark.parametrize("commit", [commit_fetched, commit_produced], ids=["with others", "by itself"])
 def test_what_was_fetched_is_compared_anew_when_its_source_lost_it_meanwhile(commit: object) -> None:
     """Another replica may have put an empty part in its place by then."""
