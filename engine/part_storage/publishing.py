@@ -14,6 +14,8 @@ Safety argument.
 1. attach: after the rename the part lies in `detached/` with its UUID and the mark `PASSING_MARK` in its
    name; `load` moves it back to the staged ones. After ATTACH PART it is active. It is never in two places.
    Where chDB fails at one of several, those before it have joined, and the rest goes back.
+   A part of which readers are to see another form (`altering`) stays staged meanwhile, and the form goes
+   that way; `load` removes it there. The part's own bytes have links in `originals/` before.
 2. swap: the scratch table holds links only. A crash before REPLACE PARTITION leaves it to be cleared, one in
    the middle leaves old and new directories side by side: `load` keeps one of two with the same name and none
    that another covers, which is the partition as it was or as it is to be.
@@ -173,15 +175,19 @@ class Publisher:
         passing: dict[PartName, str] = {}
         try:
             for name in names:
-                staged, originals[name] = self._forms(connection, name)
+                shown, originals[name] = self._forms(connection, name)
                 number = self._workers.next_number()
                 local_name = f"{name.partition_id}_{number}_{number}_{_level(name)}_{PASSING_MARK}"
-                staged.rename(state.detached / local_name)
+                shown.rename(state.detached / local_name)
                 passing[name] = local_name
             attach = ", ".join(f"ATTACH PART {quote_string(local_name)}" for local_name in passing.values())
             connection.execute(f"ALTER TABLE {state.table.quoted} {attach}")
         except BaseException as error:  # whatever it is: what has not joined goes back to where it was staged
-            joined = [name for name in passing if not self._taken_back(name, passing[name])]
+            joined = [
+                name
+                for name in passing
+                if not self._taken_back(name, passing[name], is_form=originals[name] is not None)
+            ]
             self._joined(joined, originals)
             if len(joined) < len(names) or not isinstance(error, SqlError):
                 raise
@@ -189,10 +195,17 @@ class Publisher:
         else:
             self._joined(names, originals)
 
-    def _taken_back(self, name: PartName, passing: str) -> bool:
+    def _taken_back(self, name: PartName, passing: str, *, is_form: bool) -> bool:
+        """A form of a part that is still staged is not wanted any more."""
+        state = self._state
+        back = state.staged_directory(name)
+        if is_form:
+            back = state.temporary("form", self._workers.next_number())
         for prefix in ("", "attaching_"):
             with contextlib.suppress(OSError):
-                (self._state.detached / f"{prefix}{passing}").rename(self._state.staged_directory(name))
+                (state.detached / f"{prefix}{passing}").rename(back)
+                if is_form:
+                    remove_tree(back)
                 return True
         return False
 
@@ -209,6 +222,9 @@ class Publisher:
             add=[LocalPart(state.staged[name], originals[name] or found[name], found[name]) for name in names]
         )
         state.change_staged(remove=names)
+        for name in names:
+            if originals[name] is not None:
+                remove_tree(state.staged_directory(name))
 
     def _find_new(self, names: Sequence[PartName]) -> dict[PartName, Path]:
         """The directories that chDB has just made for `names`."""
@@ -228,18 +244,16 @@ class Publisher:
 
     def _forms(self, connection: Connection, name: PartName) -> tuple[Path, Path | None]:
         """What is to be shown of a staged part, and where its own bytes are kept if that is something
-        else."""
+        else. What is staged stays as it is: should it not come to be shown, those bytes are the part."""
         staged = self._state.staged_directory(name)
+        original = self._state.originals_root / str(name)
+        remove_tree(original)  # of an attempt that failed; it may be of another part of this name
         form = self._producer.form_for_readers(connection, staged, name)
         if form is None:
             return staged, None
-        original = self._state.originals_root / str(name)
-        remove_tree(original)
         link_part(staged, original, name=name)
         force_to_disk(original, self._state.durability)
-        remove_tree(staged)
-        form.rename(staged)
-        return staged, original
+        return form, original
 
     # -- swap ----------------------------------------------------------------------------------------------
 
@@ -259,18 +273,18 @@ class Publisher:
             for local in state.in_partition(partition_id)
             if local.part.name not in gone
         ]
+        forms = {name: self._forms(connection, name) for name in coming}
         final = sorted(
             [(local.part, local.visible, local.directory if local.is_ahead else None) for local in staying]
-            + [(state.staged[name], *self._forms(connection, name)) for name in coming],
+            + [(state.staged[name], *forms[name]) for name in coming],
             key=lambda each: each[0].name,
         )
-        scratch = self._table_of_merged(final) or self._linked(connection, partition_id, final)
         try:
-            marks = live_marks(state)
-            have_room_for(state, marks, [partition_id])
-            self._replace(connection, partition_id, scratch, {part.name for part, _, _ in final if part.rows})
+            marks = self._show(connection, partition_id, final)
         finally:
-            self._scratch.drop_later(scratch)
+            for shown, original in forms.values():
+                if original is not None:
+                    remove_tree(shown)
         found = self._find_new([part.name for part, _, _ in final])
         self._mark_live(marks, partition_id, found.values())
         state.change_active(
@@ -281,6 +295,19 @@ class Publisher:
         )
         for name in (*going, *own):
             remove_tree(state.originals_root / str(name))
+
+    def _show(
+        self, connection: Connection, partition_id: str, final: Sequence[tuple[Part, Path, Path | None]]
+    ) -> Mapping[str, int]:
+        """These parts are the partition; returns the marks before."""
+        scratch = self._table_of_merged(final) or self._linked(connection, partition_id, final)
+        try:
+            marks = live_marks(self._state)
+            have_room_for(self._state, marks, [partition_id])
+            self._replace(connection, partition_id, scratch, {part.name for part, _, _ in final if part.rows})
+        finally:
+            self._scratch.drop_later(scratch)
+        return marks
 
     def _take_away(self, connection: Connection, going: Sequence[PartName]) -> None:
         """Parts go and none come in their place."""

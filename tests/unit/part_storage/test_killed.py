@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from engine.part_storage import ChdbPartStore
+from engine.part_storage.workers import Connection
 from engine.replication.part_name import PartName
 from engine.replication.part_store import Fate, MergeOptions
 from engine.storage import ChdbPool
@@ -101,3 +102,47 @@ async def test_what_was_put_aside_does_not_come_back(
             found = await store.load()
             assert (texts(part.name for part in found.active), found.broken) == (active, ())
             assert await rows(pool) == shown
+
+
+@pytest.mark.parametrize("is_behind", [False, True], ids=["before", "behind"])
+@pytest.mark.parametrize(
+    ("step", "going"), [("ATTACH PART", []), ("REPLACE PARTITION", ["0_1_1_0"])], ids=["attach", "swap"]
+)
+async def test_a_part_with_a_columns_old_name_has_its_own_bytes_when_it_was_to_be_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, going: list[str], is_behind: bool
+) -> None:
+    """Readers are to see another form of it, and peers what Keeper knows."""
+    there, kept = tmp_path / "data", tmp_path / "kept"
+    create = "CREATE TABLE t (k UInt64, v String) ENGINE = MergeTree PARTITION BY k % 1 ORDER BY k"
+    async with opened(there, create) as (pool, store):
+        await store.load()
+        for number in range(2):
+            await add(pool, store, f"SELECT {number}, 'text'", f"0_{number}_{number}_0")
+        [late] = await insert(pool, store, "SELECT 2, 'late'", "0_2_2_0")
+        plan = await store.plan_alter("RENAME COLUMN v TO w")
+        await store.apply_alter(plan.definition.columns, plan.definition.metadata, {"v": "w"})
+        execute, beginning = Connection.execute, f"ALTER TABLE {store.table.quoted} {step} "
+
+        def watched(self: Connection, statement: str) -> None:
+            if is_behind:
+                execute(self, statement)
+            if statement.startswith(beginning):
+                shutil.copytree(there, kept, symlinks=True)
+            if not is_behind:
+                execute(self, statement)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Connection, "execute", watched)
+            await store.publish([late.name], named(*going))
+    shutil.rmtree(there)
+    kept.rename(there)
+    async with opened(there) as (pool, store):
+        await store.load()
+        if late.name in store.staged:
+            await store.publish([late.name], named(*going))
+        assert (await rows(pool, "k, w")).endswith("2\tlate")
+        await store.verify(late.name)
+        async with store.send(late.name) as outgoing:
+            assert (outgoing.part.columns, outgoing.part.digest) == (late.columns, late.digest)
+            [columns] = [file for file in outgoing.files if file.name == "columns.txt"]
+            assert b"".join([chunk async for chunk in outgoing.read(columns)]) == late.columns

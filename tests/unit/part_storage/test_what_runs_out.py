@@ -87,6 +87,32 @@ async def test_a_swap_is_known_though_chdb_has_no_memory_to_tell_of_it(tmp_path:
         assert await rows(pool) == "7 8"
 
 
+@pytest.mark.parametrize(
+    ("of", "going"),
+    [("default.*ATTACH PART", ()), ("REPLACE PARTITION", ("0_1_1_0",))],
+    ids=["attach", "swap"],
+)
+async def test_a_part_with_a_columns_old_name_keeps_its_own_bytes_though_it_is_shown_at_the_second_attempt(
+    tmp_path: Path, of: str, going: tuple[str, ...]
+) -> None:
+    """Readers see another form of it, and peers get what Keeper knows."""
+    async with two_parts(tmp_path) as (pool, store, knob):
+        [late] = await insert(pool, store, "SELECT 2, 'late'", "0_2_2_0")
+        plan = await store.plan_alter("RENAME COLUMN v TO w")
+        await store.apply_alter(plan.definition.columns, plan.definition.metadata, {"v": "w"})
+        knob.write(Faults(rate=1, of=of, moments=(Moment.BEFORE,), most=1))
+        with pytest.raises(SqlError):
+            await store.publish([late.name], named(*going))
+        assert texts(store.staged) == ["0_2_2_0"]
+        await store.publish([late.name], named(*going))
+        assert (await rows(pool, "k, w")).endswith("2\tlate")
+        await store.verify(late.name)
+        async with store.send(late.name) as outgoing:
+            assert (outgoing.part.columns, outgoing.part.digest) == (late.columns, late.digest)
+            [columns] = [file for file in outgoing.files if file.name == "columns.txt"]
+            assert b"".join([chunk async for chunk in outgoing.read(columns)]) == late.columns
+
+
 async def test_a_merge_that_found_no_memory_leaves_nothing_and_is_made_again(tmp_path: Path) -> None:
     async with two_parts(tmp_path) as (pool, store, knob):
         result, sources = PartName.parse("0_0_1_1"), named("0_0_0_0", "0_1_1_0")
