@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.keeper.base import CreateMode
+from engine.keeper.base import CreateMode, Keeper
 from engine.keeper.session import RequestKind
 from engine.replication.log_actions import (
     AlterMetadata,
@@ -23,6 +23,8 @@ from engine.replication.part_name import drop_range
 from engine.replication.part_store import MergeOptions, Part
 from engine.replication.replica import log_puller
 from engine.replication.replica.commit_part import commit_produced
+from engine.replication.replica.context import ReplicaContext
+from engine.replication.replica.queue import loader as queue_loader
 from engine.replication.replica.queue.view import keeper_status, queue_rows
 from engine.replication.replica.switches import Activity
 from tests.unit.replication.support import PATHS, Bench, P, Replica, simulated
@@ -337,6 +339,33 @@ async def test_an_unknown_entry_stops_the_pull_and_is_shown(bench: Bench) -> Non
     await bench.admin.create(PATHS.log_prefix + "0000000000", b"format version: 99\n")
     await bench.until(lambda: "99" in two.table.status.last_queue_update_exception)
     assert not two.ctx.is_readonly and not one.ctx.queue.entries
+
+
+@simulated
+async def test_an_entry_whose_copy_a_server_that_lags_does_not_show_is_taken_over_all_the_same(
+    bench: Bench,
+) -> None:
+    """1. An entry is copied, and no answer comes. 2. The queue is listed on a server that lags behind. 3. It
+    catches up before the log pointer is read, which has passed the entry."""
+    one, two = await bench.cluster(2)
+    two.ctx.switches.stop(Activity.FETCHES)
+    session = two.ctx.session()
+    listed = queue_loader.add_new_entries
+
+    async def list_and_catch_up(ctx: ReplicaContext, keeper: Keeper) -> int:
+        added = await listed(ctx, keeper)
+        await keeper.sync(ctx.me.queue)
+        return added
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(queue_loader, "add_new_entries", list_and_catch_up)
+        bench.server.lose_next_reply_and_lag(session.session_id, kind=RequestKind.MULTI)
+        await one.insert(1)
+        await bench.until(lambda: len(two.ctx.queue) == 1)
+    two.ctx.switches.start(Activity.FETCHES)
+    two.ctx.queue_changed.set()
+    await bench.quiet(one, two)
+    assert two.values == [1]
 
 
 @simulated
