@@ -79,6 +79,14 @@ def test_nothing_is_merged_over_a_number_that_is_still_being_inserted() -> None:
     assert behind.why_not_together(P("all_0_0_0"), P("all_2_2_0")) == ""
 
 
+def test_nothing_is_merged_where_nobody_has_asked_which_numbers_are_being_inserted() -> None:
+    looked_at = predicate("a_0_0_0", "a_2_2_0", "b_0_0_0", "b_2_2_0")
+    in_a = replace(looked_at, partitions=frozenset({"a"}))
+    assert in_a.why_not_together(P("a_0_0_0"), P("a_2_2_0")) == ""
+    assert "was not looked at" in in_a.why_not_together(P("b_0_0_0"), P("b_2_2_0"))
+    assert in_a.why_not(P("b_0_0_0")) == "", "it may be mutated"
+
+
 def test_nothing_is_merged_over_a_part_that_is_to_come() -> None:
     there = predicate("all_0_0_0", "all_1_1_0", "all_2_2_0")
     assert "all_1_1_0" in there.why_not_together(P("all_0_0_0"), P("all_2_2_0"))
