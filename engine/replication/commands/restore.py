@@ -146,8 +146,7 @@ async def _adopted(ctx: ReplicaContext, keeper: Keeper, definition: TableDefinit
 
 async def _is_unfinished(ctx: ReplicaContext, keeper: Keeper) -> bool:
     """Whether an attempt that made the replica crashed before all parts were attached."""
-    has_leftovers = any(each.prefix == RESTORING for each in await ctx.store.detached())
-    return has_leftovers and await is_founder(ctx, keeper)
+    return bool(await _put_aside(ctx)) and await is_founder(ctx, keeper)
 
 
 async def is_founder(ctx: ReplicaContext, keeper: Keeper) -> bool:
@@ -158,11 +157,16 @@ async def is_founder(ctx: ReplicaContext, keeper: Keeper) -> bool:
 
 async def give_up_restoring(ctx: ReplicaContext, keeper: Keeper) -> None:
     """What step 1 has put aside on a replica that joined a table: bare names, before it gets other parts."""
+    # On a founder `attach_restored` may hold the lock, and wait for the term that begins behind this.
+    if not await _put_aside(ctx) or await is_founder(ctx, keeper):
+        return
     async with ctx.attaching:
-        waiting = [each for each in await ctx.store.detached() if each.prefix == RESTORING]
-        if waiting and not await is_founder(ctx, keeper):
-            for each in waiting:
-                await ctx.store.relabel_detached(each.directory, "")
+        for each in await _put_aside(ctx):
+            await ctx.store.relabel_detached(each.directory, "")
+
+
+async def _put_aside(ctx: ReplicaContext) -> list[DetachedPart]:
+    return [each for each in await ctx.store.detached() if each.prefix == RESTORING]
 
 
 async def attach_restored(ctx: ReplicaContext) -> int:
@@ -171,11 +175,7 @@ async def attach_restored(ctx: ReplicaContext) -> int:
     A damaged part stays where it is, and is logged. Raises as `insert_group`; repeatable.
     """
     async with ctx.attaching:
-        waiting = [
-            (each.name, each)
-            for each in await ctx.store.detached()
-            if each.prefix == RESTORING and each.name is not None
-        ]
+        waiting = [(each.name, each) for each in await _put_aside(ctx) if each.name is not None]
         if not waiting or not await is_founder(ctx, ctx.session()):
             return 0
         attached = 0

@@ -16,6 +16,8 @@ from engine.replication.commands.alter import alter_table
 from engine.replication.commands.create import Created
 from engine.replication.commands.restore import attach_restored
 from engine.replication.commands.waiting import Sync, wait_for_entry
+from engine.replication.part_name import PartName
+from engine.replication.part_store import Part
 from engine.replication.replica.background import keep_running
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.log_commit import Logged
@@ -99,6 +101,36 @@ def test_all_replicas_get_all_rows_back_without_fetching_what_they_have(at_once:
         await bench.quiet(*replicas)
         assert all(replica.values == [*range(6), 100] for replica in replicas)
         assert {str(part) for _, _, part in bench.network.fetches} <= {"all_6_6_0"}
+
+    run(main)
+
+
+def test_a_session_that_ends_while_parts_are_restored_keeps_nobody_waiting() -> None:
+    """1. The statement attaches a part. 2. The session ends. 3. The next term begins, and it goes on."""
+
+    async def main(bench: Bench) -> None:
+        (one,) = await bench.cluster(1)
+        for key in range(3):
+            await one.insert(key)
+        await bench.quiet(one)
+        await lose_everything(bench, [one])
+        stage, is_first = one.store.stage_detached, True
+
+        async def stage_and_expire(directory: str, result: PartName) -> Part:
+            nonlocal is_first
+            if is_first:
+                is_first = False
+                bench.server.expire_session(one.ctx.session().session_id)
+            return await stage(directory, result)
+
+        await one.table.restore(UUID(int=7))
+        assert await one.table.wait_until_active(timeout_s=300)
+        one.store.stage_detached = stage_and_expire  # type: ignore[method-assign]
+        first = one.ctx.session()
+        statement = asyncio.create_task(attach_restored(one.ctx))
+        await bench.until(lambda: one.ctx.keeper not in (None, first), timeout_s=30)
+        assert await statement == 3
+        assert one.values == [0, 1, 2] and one.detached == []
 
     run(main)
 
