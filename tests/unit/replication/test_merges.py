@@ -112,6 +112,8 @@ def test_a_part_is_assigned_once() -> None:
 def test_a_part_that_waits_for_its_quorum_is_not_merged() -> None:
     waiting = predicate("all_0_0_0", "all_1_1_0", quorum=["all_1_1_0"])
     assert "quorum" in waiting.why_not_together(P("all_0_0_0"), P("all_1_1_0"))
+    assert "quorum" in waiting.why_not_merged([P("all_1_1_0")]), "nor with itself"
+    assert waiting.why_not_merged([P("all_0_0_0")]) == ""
 
 
 def test_parts_on_two_sides_of_a_mutation_are_not_merged() -> None:
