@@ -138,6 +138,19 @@ async def test_a_part_that_is_being_made_or_about_to_go_is_left_to_that(bench: B
 
 
 @simulated
+async def test_a_part_that_an_operation_has_in_flight_is_looked_at_when_that_is_over(bench: Bench) -> None:
+    (one,) = await bench.cluster(1)
+    part = await one.insert(1)
+    await bench.quiet(one)
+    one.disk.damage(part, Damage.BIT_FLIP, 5)
+    async with one.ctx.in_flight.hold(part):
+        one.ctx.check_later(part)
+        await bench.env.sleep(60)
+        assert one.active == [str(part)] and one.detached == []
+    await bench.until(lambda: one.detached == [f"broken_{part}"])
+
+
+@simulated
 async def test_a_part_that_keeper_does_not_know_is_moved_aside_when_it_is_old_enough(bench: Bench) -> None:
     (one,) = await bench.cluster(1)
     await one.insert(1)
