@@ -123,6 +123,48 @@ def test_an_old_migration_that_is_not_done_in_time_stops_its_task_with_every_hos
     assert len(hosts.entries()) == 1
 
 
+def test_the_task_cleared_alone_when_its_run_is_over_gives_the_lock_back_if_the_wait_ends_badly(
+    folder: Path, hosts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.sdk.exceptions import TaskDeferred
+
+    from oncluster_airflow.errors import DDLTimeout
+
+    monkeypatch.setenv("ONCLUSTER_DAG_MIGRATIONS", "1")
+    hosts.away.add("node02")
+    run = Run(folder, timeout=1).begin()
+    earlier = run.dag.get_task("up.earlier")
+    earlier.grace_s = 0
+    with pytest.raises(TaskDeferred):
+        run.execute("up.earlier")
+    assert run.execute("close") == "unfinished"
+
+    run.states["close"] = "success"
+    with pytest.raises(TaskDeferred) as handed:
+        run.execute("up.earlier")
+    handed.value.trigger.resume_at_s = 0.0
+    (event,) = asyncio.run(events(handed.value.trigger))
+    with pytest.raises(DDLTimeout):
+        earlier.execute_complete(run.context("up.earlier"), event.payload, **handed.value.kwargs)
+
+    other = Run(folder, "manual__2")
+    other.execute("plan")
+    other.execute("begin")
+
+
+def test_a_folder_that_became_unusable_is_refused_and_not_tried_again(
+    folder: Path, hosts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from oncluster_airflow.errors import TaskRefused
+
+    monkeypatch.setenv("ONCLUSTER_DAG_MIGRATIONS", "1")
+    run = Run(folder).begin()
+    (folder / "0001_again.up.sql").write_text("CREATE DATABASE IF NOT EXISTS again;")
+    with pytest.raises(TaskRefused, match="0001"):
+        run.execute("up.earlier")
+    assert hosts.entries() == []
+
+
 def test_nothing_old_in_the_run_skips_the_task(
     folder: Path, hosts: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

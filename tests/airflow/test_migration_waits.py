@@ -120,6 +120,32 @@ def test_a_task_that_is_cleared_alone_when_its_run_is_over_gives_the_lock_back(
         other.execute("begin")
 
 
+def test_a_task_that_is_cleared_alone_and_refused_in_the_triggerer_gives_the_lock_back(
+    folder: Path, hosts: Any
+) -> None:
+    from oncluster_airflow.operators.begin import run_of
+    from oncluster_airflow.triggers.migration import MigrationStatementTrigger
+
+    run = Run(folder).begin()
+    assert run.execute("close") == "unfinished"
+    wait = run.dag.get_task(f"{FIRST}.wait_1")
+    trigger = MigrationStatementTrigger(
+        keeper_conn_id=wait.keeper_conn_id,
+        cluster=wait.cluster,
+        run=run_of(run.context(wait.task_id)).run.to_json(),
+        ref=wait.ref_json,
+        deadline_s=None,
+        folder=wait.folder,
+        closes=True,
+    )
+    (event,) = asyncio.run(events(trigger))
+    assert "was not sent" in event.payload["refused"]
+
+    other = Run(folder, "manual__2")
+    other.execute("plan")
+    other.execute("begin")
+
+
 @pytest.mark.parametrize("timeout", [0, 60])
 def test_a_wait_for_what_was_never_sent_is_refused(folder: Path, hosts: Any, timeout: int) -> None:
     """`submit` was marked as successful by hand, or another run rolled the migration back since."""

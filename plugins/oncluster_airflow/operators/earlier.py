@@ -73,24 +73,19 @@ class EarlierMigrationsOperator(MigrationOperator):
         if begun is None or not refs:
             raise AirflowSkipException("Nothing of this run is that old.")
         left = refs[refs.index(behind) + 1 :] if behind in refs else refs
-        workspace = self.open_workspace()
-        with self.closed_behind(context, workspace, begun.run):
-            return self._apply_all(context, workspace, begun, left) or len(refs)
-
-    def _apply_all(
-        self, context: Context, workspace: Workspace, begun: Begun, left: Sequence[StatementRef]
-    ) -> Any:
-        for ref in left:
-            try:
-                first = self._apply(workspace, begun, ref)
-            except OnclusterError as error:
-                raise as_airflow_error(error) from error
-            if first.goes_on:
-                self._hand_over(context, begun, ref, first)
-            if first.result.state in FAILING_STATES:
-                return report(context, self.log, first.result, fails=True)
-            self._tell(ref, first.result)
-        return None
+        try:
+            workspace = self.open_workspace()
+            with self.closed_behind(context, workspace, begun.run) as is_closed_here:
+                for ref in left:
+                    first = self._apply(workspace, begun, ref)
+                    if first.goes_on:
+                        self._hand_over(context, begun, ref, first, closes=is_closed_here)
+                    if first.result.state in FAILING_STATES:
+                        return report(context, self.log, first.result, fails=True)
+                    self._tell(ref, first.result)
+        except OnclusterError as error:
+            raise as_airflow_error(error) from error
+        return len(refs)
 
     def _refs(self, begun: Begun | None) -> Sequence[StatementRef]:
         wanted = Direction(self.direction)
@@ -107,7 +102,9 @@ class EarlierMigrationsOperator(MigrationOperator):
             workspace, self.keeper_conn_id, begun.run, ref, grace_s=self.grace_s, env=self._env
         )
 
-    def _hand_over(self, context: Context, begun: Begun, ref: StatementRef, first: FirstWait) -> None:
+    def _hand_over(
+        self, context: Context, begun: Begun, ref: StatementRef, first: FirstWait, *, closes: bool
+    ) -> None:
         """Raises TaskDeferred."""
         self._tell(ref, first.result)
         self.log.info("waiting in the triggerer")
@@ -120,6 +117,7 @@ class EarlierMigrationsOperator(MigrationOperator):
                 deadline_s=first.deadline_s,
                 folder=self.folder,
                 late=late_wait_of(dict(context), env=self._env),
+                closes=closes,
                 resume_at_s=self._env.now_s() + RESUME_AFTER_S,
             ),
             method_name="execute_complete",

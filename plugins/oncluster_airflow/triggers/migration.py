@@ -88,6 +88,10 @@ class MigrationStatementTrigger(BaseTrigger):
             return
         yield await self.ending(result)
 
+    def ends_task(self, result: WaitResult) -> bool:
+        """Whether the task does no more work after this."""
+        return True
+
     async def ending(self, result: WaitResult) -> TriggerEvent:
         """What is fired when the wait is over."""
         return event_of(result, self.log, fails=result.state in FAILING_STATES)
@@ -139,8 +143,13 @@ class MigrationStatementTrigger(BaseTrigger):
             )
             if isinstance(found, WaitResult):
                 return found
-            result = await wait_for_statement(found, session, run, ref, limit_s=limit_s())
-            if self.closes:
+            try:
+                result = await wait_for_statement(found, session, run, ref, limit_s=limit_s())
+            except (Refused, Corrupt):
+                if self.closes:
+                    await close_again(found, session, run)
+                raise
+            if self.closes and self.ends_task(result):
                 await close_again(found, session, run)
             return result
 
@@ -161,6 +170,9 @@ class EarlierStatementTrigger(MigrationStatementTrigger):
     def serialize(self) -> tuple[str, dict[str, Any]]:
         path, arguments = super().serialize()
         return path, {**arguments, "resume_at_s": self.resume_at_s}
+
+    def ends_task(self, result: WaitResult) -> bool:
+        return result.state in FAILING_STATES
 
     async def ending(self, result: WaitResult) -> TriggerEvent:
         await self._env.sleep(max(0.0, self.resume_at_s - self._env.now_s()))
