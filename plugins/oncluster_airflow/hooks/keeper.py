@@ -52,6 +52,7 @@ class KeeperHook(BaseHook):
     def __init__(self, keeper_conn_id: str = KEEPER_CONN_ID) -> None:
         super().__init__()
         self.keeper_conn_id = keeper_conn_id
+        self._latest: KeeperSection | None = None
 
     # --- configuration --------------------------------------------------------------------------------------
 
@@ -64,6 +65,21 @@ class KeeperHook(BaseHook):
         """The same on an event loop, in a trigger."""
         with refused_where_missing(self.keeper_conn_id):
             return config_of(await self.aget_connection(self.keeper_conn_id))
+
+    async def latest_config(self) -> KeeperSection:
+        """The same for a wait that outlives its session: the connection as it is by now, since it may be
+        corrected while the wait is in vain, else as it was. That Airflow's database is out of reach looks as
+        if there were no such connection."""
+        try:
+            self._latest = await self.aconfig()
+        except ConfigError:
+            if self._latest is None:
+                raise
+        return self._latest
+
+    def remember(self, config: KeeperSection) -> None:
+        """A session was opened with this."""
+        self._latest = config
 
     # --- sessions -------------------------------------------------------------------------------------------
 
@@ -203,35 +219,42 @@ def _host_and_port(server: str, default_port: int) -> tuple[str, int]:
 @dataclass(slots=True, eq=False)
 class _Shared:
     conn_id: str
+    config: KeeperSection
     keeper: Keeper
     users: int = 0
 
 
 @dataclass(slots=True, eq=False)
 class _Sessions:
-    """The sessions of one event loop, by connection id."""
+    """The sessions of one event loop, by connection id. Each has a lock of its own: a Keeper that does not
+    answer keeps nobody waiting who wants another one."""
 
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    locks: dict[str, asyncio.Lock] = field(default_factory=dict)
     current: dict[str, _Shared] = field(default_factory=dict)
 
     async def acquire(self, hook: KeeperHook) -> _Shared:
         conn_id = hook.keeper_conn_id
-        async with self.lock:
+        async with self._lock(conn_id):
             shared = self.current.get(conn_id)
             if shared is None or shared.keeper.is_expired:
-                keeper = await opening.connect(await hook.aconfig(), SystemEnv())
-                shared = self.current[conn_id] = _Shared(conn_id, keeper)
+                config = await hook.latest_config()
+                keeper = await opening.connect(config, SystemEnv())
+                shared = self.current[conn_id] = _Shared(conn_id, config, keeper)
+            hook.remember(shared.config)
             shared.users += 1
             return shared
 
     async def release(self, shared: _Shared) -> None:
-        async with self.lock:
+        async with self._lock(shared.conn_id):
             shared.users -= 1
             if shared.users:
                 return
             if self.current.get(shared.conn_id) is shared:
                 del self.current[shared.conn_id]
             await shared.keeper.close()
+
+    def _lock(self, conn_id: str) -> asyncio.Lock:
+        return self.locks.setdefault(conn_id, asyncio.Lock())
 
 
 # Keyed by the loop itself: a session belongs to the loop that opened it, and a forked child has none.

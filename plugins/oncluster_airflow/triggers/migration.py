@@ -15,7 +15,7 @@ from typing import Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from engine.env import Env, SystemEnv
-from engine.errors import ConfigError, Corrupt, Refused
+from engine.errors import Corrupt, Refused
 from engine.keeper.base import Keeper
 from engine.migrations.model import Run, StatementRef
 from engine.migrations.states import LedgerRow
@@ -113,7 +113,7 @@ class MigrationStatementTrigger(BaseTrigger):
 
     async def _wait(self) -> WaitResult:
         hook, here = KeeperHook(self.keeper_conn_id), asyncio.get_running_loop()
-        config = await hook.aconfig()
+        await hook.latest_config()  # refused at once where there is none
         run, ref = Run.from_json(self.run_json), StatementRef.from_json(self.ref_json)
 
         def limit_s() -> float | None:
@@ -121,14 +121,9 @@ class MigrationStatementTrigger(BaseTrigger):
 
         @contextlib.asynccontextmanager
         async def session() -> AsyncIterator[Keeper]:
-            """With the connection as it is by now: it may be corrected while the wait is in vain. Only the
-            triggerer's own loop has the way to it."""
-            nonlocal config
-            asked = asyncio.run_coroutine_threadsafe(hook.aconfig(), here)
-            # That its database is out of reach looks to Airflow as if there were no such connection.
-            with contextlib.suppress(ConfigError):
-                config = await asyncio.wrap_future(asked)
-            async with open_session(config) as keeper:
+            """With the connection as it is by now. Only the triggerer's own loop has the way to it."""
+            asked = asyncio.run_coroutine_threadsafe(hook.latest_config(), here)
+            async with open_session(await asyncio.wrap_future(asked)) as keeper:
                 yield keeper
 
         def open_workspace() -> Workspace:
