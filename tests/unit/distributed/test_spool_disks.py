@@ -17,10 +17,10 @@ from engine.distributed.spool_file import FileHead
 from engine.distributed.spool_names import BROKEN
 from engine.distributed.spool_table import SpoolBlock, SpoolOptions, TableSpool
 from engine.env import SystemEnv
-from engine.errors import ReplyLost
+from engine.errors import ReplyLost, SqlError
 
 HEAD = FileHead("token", ("k",), 1)
-TO = "shard1_all_replicas"
+TO, OTHER = "shard1_all_replicas", "shard2_all_replicas"
 IN_BATCHES = SenderOptions(batch=BatchLimits())
 ALONE = SenderOptions()
 
@@ -82,6 +82,37 @@ def test_what_is_acknowledged_is_on_the_disk_with_every_name_on_the_way_to_it(
     directories = {place for place in file.parents if place.is_relative_to(there)}
     assert directories <= forced
     assert any(place.suffix == ".bin" for place in forced), "the file itself, under its first name"
+
+
+class FailsAtTheLast(LocalDisk):
+    """`step` fails of what puts files in their places, when some have theirs: the second name, or forcing."""
+
+    step = ""
+
+    def link(self, path: str, target: str) -> None:
+        if self.step == "link" and target.startswith(OTHER):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        super().link(path, target)
+
+    async def sync_directory(self, directory: str) -> None:
+        if self.step == "sync" and directory == OTHER:
+            raise OSError(errno.EIO, "Input/output error")
+        await super().sync_directory(directory)
+
+
+@pytest.mark.parametrize("step", ["link", "sync"])
+def test_an_insert_that_fails_when_some_of_its_files_have_their_places_leaves_none(
+    tmp_path: Path, step: str
+) -> None:
+    disk = FailsAtTheLast(tmp_path)
+    disk.step = step
+    spool = TableSpool(disk, SpoolOptions(fsync_directories=True))
+    spool.load()
+    with pytest.raises(SqlError, match="Cannot keep rows"):
+        asyncio.run(spool.put([SpoolBlock((TO,), HEAD, rows()), SpoolBlock((TO, OTHER), HEAD, rows())]))
+
+    assert (spool.pending(TO), spool.pending(OTHER)) == ([], [])
+    assert not list(tmp_path.rglob("*.bin"))
 
 
 class Receiver:
