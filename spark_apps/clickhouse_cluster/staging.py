@@ -351,15 +351,9 @@ def sweep(
     _on_each(servers, on_one)
 
 
-def sweep_run(servers: Iterable[Server], epoch: str) -> None:
-    """On each server, drop what this run staged, of whatever job. Raises as `sweep`."""
-
-    def on_one(server: Server) -> None:
-        for name in tables(server, f"%{epoch}%"):
-            if name.startswith(("s_", "c_")):
-                drop(server, TableName(DATABASE, name))
-
-    _on_each(servers, on_one)
+def drop_on_each(servers: Iterable[Server], name: TableName) -> None:
+    """Drop what one attempt staged. Raises as `sweep`."""
+    _on_each(servers, lambda server: drop(server, name))
 
 
 def _on_each(servers: Iterable[Server], on_one: Callable[[Server], None]) -> None:

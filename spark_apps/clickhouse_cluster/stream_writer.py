@@ -10,8 +10,9 @@ Safety argument. As for a job (`commit`), and:
    had other rows then ends the query: to leave it out would lose some (`set_back`).
 3. Spark repeats no batch but the last, so records of the one before it are forgotten. A crash before that
    leaves them for three months. A batch from before the last is not written (`set_back`).
-A batch that fails drops what its tasks have staged, unless it was decided. What a killed driver has staged
-is dropped by its repetition, or by the first load after a week.
+An attempt that fails drops what it has staged, and a batch that fails what its tasks have, unless it was
+decided. What a killed attempt or driver has staged is dropped when the batch is repeated and done, or by the
+first load after a week.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from pyspark.sql.types import StructType
 
 from engine.errors import ConfigError, NodeUnavailable, ReplyLost
-from spark_apps.clickhouse_cluster import staging
 from spark_apps.clickhouse_cluster.batches import BATCH_ID, QUERY_ID, forget_what_is_not_repeated, job_of
 from spark_apps.clickhouse_cluster.content import Content, Counted
 from spark_apps.clickhouse_cluster.options import Delivery, Options, RepeatedBatch
@@ -105,14 +105,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
         require_same_rows(job.target, query, batchId, had=had, given=given)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Tasks failed, or the commit did. The job is known to tasks: if none has said it, nobody has
-        decided."""
+        """Tasks failed, or the commit did. The job is known to tasks, and this writer is another one than
+        theirs: if none has said it, nobody has decided, and attempts that failed have left nothing."""
         staged = [message for message in messages if isinstance(message, BatchStaged)]
+        if not staged:
+            return
         try:
-            if staged:
-                give_up(staged[0].job)
-            else:
-                servers = (shard.replica for shard in self._job.target.shards)
-                staging.sweep_run(servers, self._job.epoch)
+            give_up(staged[0].job)
         except (NodeUnavailable, ReplyLost) as error:  # the first load after a week drops it
             log.warning("spark.staging_left batch=%s error=%s", batchId, error.message)

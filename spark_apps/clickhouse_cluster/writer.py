@@ -181,8 +181,10 @@ class Attempt:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._pool.shutdown(cancel_futures=True)
+        if kind is not None and self._opened:
+            self._drop()
 
     @property
     def staged(self) -> tuple[tuple[int, Staged], ...]:
@@ -229,6 +231,15 @@ class Attempt:
             body=piece.body,
             settings={} if target.is_old else {**_INSERT_SETTINGS, **at_once(server)},
         )
+
+    def _drop(self) -> None:
+        """Nobody takes what an attempt that failed has staged, and of a stream's nobody else may know."""
+        try:
+            staging.drop_on_each(
+                [self._job.target.shards[shard].replica for shard in self._opened], self._table
+            )
+        except OnclusterError as error:  # the error of the attempt says more
+            log.warning("spark.staging_left job=%s error=%s", self._job.key, error.message)
 
     def _wait(self) -> None:
         posts, self._posts = self._posts, []

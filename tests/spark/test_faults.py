@@ -408,8 +408,26 @@ def test_a_failed_job_leaves_no_staging(place: Servers, table: str) -> None:
     assert sum(place.counts(table)) == 0
 
 
+def test_an_attempt_that_fails_drops_what_it_has_staged_though_its_job_is_not_given_up(
+    place: Servers, table: str
+) -> None:
+    """As of a stream, where nobody knows the job of tasks that have all failed."""
+    job = begin(place, table)
+    other = attempt(job, task=1, number=2)
+    staged = place.staging()
+    rows = pa.record_batch({"a": pa.array(range(ROWS), pa.int64()), "s": ["x"] * ROWS})
+    with pytest.raises(Crash), Attempt(job, ("a", "s"), 0, 1) as posting:
+        posting.add(rows)
+        posting.flush()
+        assert len(place.staging()) > len(staged)
+        raise Crash
+    assert place.staging() == staged
+    finish(job, [other])
+    assert is_once(place, table)
+
+
 @pytest.mark.extended
-@pytest.mark.parametrize("way", ["of a job", "of a run"])
+@pytest.mark.parametrize("way", ["of a job", "of an attempt"])
 def test_a_server_that_is_away_keeps_no_other_one_from_dropping_what_was_staged(
     nodes: Servers, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
@@ -423,7 +441,7 @@ def test_a_server_that_is_away_keeps_no_other_one_from_dropping_what_was_staged(
         if way == "of a job":
             staging.sweep(servers, job.key)
         else:
-            staging.sweep_run(servers, job.epoch)
+            staging.drop_on_each(servers, staging.attempt_table(job.key, job.epoch, 0, 1))
     assert nodes.staging() == []
 
 

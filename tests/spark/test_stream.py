@@ -277,17 +277,20 @@ def test_what_a_query_wrote_is_known_whichever_shard_is_the_first_now(servers: S
 
 
 @pytest.mark.extended
+@pytest.mark.parametrize("tasks", [1, 2])
 def test_a_batch_that_fails_leaves_no_staging_however_often_it_is_tried(
-    spark: SparkSession, nodes: Servers, tmp_path: Path
+    spark: SparkSession, nodes: Servers, tmp_path: Path, tasks: int
 ) -> None:
-    """One of two tasks has a value that does not fit, and the other one has staged by then or not."""
+    """One task has staged rows when it meets a value that does not fit; another one, if there is one, has
+    staged by then or not."""
     table = nodes.table("a UInt8", rest="ORDER BY a")
     source = tmp_path / "in"
     source.mkdir()
-    (source / "0.csv").write_text("".join(f"{row}\n" for row in (*range(200), 1000)))
-    stream = spark.readStream.schema("a long").csv(str(source)).repartition(2)
+    (source / "0.csv").write_text("".join(f"{row % 200}\n" for row in range(50_000)) + "1000\n")
+    stream = spark.readStream.schema("a long").csv(str(source)).repartition(tasks)
+    where = {"shards": nodes.option, "sharding_key": "a", "block_rows": "1000"}
     for _ in range(2):
         with pytest.raises(StreamingQueryException, match="UInt8"):
-            written_by("format", stream, table, tmp_path / "c", shards=nodes.option, sharding_key="a")
+            written_by("format", stream, table, tmp_path / "c", **where)
         assert nodes.staging() == []
     assert nodes.counts(table) == [0, 0]
