@@ -20,7 +20,7 @@ from engine.config.load import load_topology
 from engine.config.model import Cluster
 from engine.env import SystemEnv
 from engine.errors import ConfigError
-from engine.etl.check import PATIENCE_S, HttpCounts, LoadCheck, check_load, urls_of
+from engine.etl.check import PATIENCE_S, HttpCounts, LoadCheck, any_host, check_load, urls_of
 from engine.etl.launch import (
     DEFAULT_MASTER,
     PASSWORD_VARIABLE,
@@ -114,7 +114,7 @@ def load_command(
 
     async def work() -> tuple[LoadReport, LoadCheck | None]:
         async with _counts(target) as counts:
-            host = target.shards[0].replicas[0].host
+            host = any_host(target)
             await require_targets(counts, host)
             await require_over(target.name, counts, host)
             report = await run_load(settings, request, on_line=lambda line: click.echo(line, err=True))

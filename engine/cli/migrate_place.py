@@ -172,8 +172,9 @@ def _probe_of(nodes: tuple[str, ...], topology: Topology, config_file: Path) -> 
     from engine.migrations.probe import HttpProbe  # a third of the time of commands that ask no host
 
     urls = dict(map(host_and_url, nodes))
-    hosts = {replica.host for cluster in topology.clusters.values() for replica in cluster.replicas}
-    if unknown := sorted(urls.keys() - hosts):
+    replicas = [replica for cluster in topology.clusters.values() for replica in cluster.replicas]
+    hosts = {replica.host for replica in replicas}
+    if unknown := sorted(urls.keys() - hosts - {replica.host_id.readable for replica in replicas}):
         raise click.BadParameter(
             f"no cluster of the configuration has the host {', '.join(unknown)}; there are "
             f"{', '.join(sorted(hosts))}.",

@@ -8,6 +8,7 @@ must give the sum.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -18,14 +19,27 @@ from engine.config.model import Cluster
 from engine.env import Env
 from engine.errors import Corrupt, NodeUnavailable, ReplyLost, SqlError
 from engine.etl.report import LoadReport, TableReport
-from engine.names import http_url, quote_identifier
+from engine.names import HostId, http_url, quote_identifier
 
 PATIENCE_S = 60.0
 _POLL_S = 0.25
 
 
+def host_names(cluster: Cluster) -> dict[HostId, str]:
+    """What each host is called here: its name, with the port where several have that name."""
+    hosts = set(cluster.host_ids)
+    times = Counter(host.host for host in hosts)
+    return {host: host.host if times[host.host] == 1 else host.readable for host in hosts}
+
+
+def any_host(cluster: Cluster) -> str:
+    """One of them, by that name."""
+    return host_names(cluster)[cluster.host_ids[0]]
+
+
 class Counts(Protocol):
-    """Runs a query that has one number as its result. `engine.client.NodeClient` is wrapped into one."""
+    """Runs a query that has one number as its result, on the host of that name (`host_names`).
+    `engine.client.NodeClient` is wrapped into one."""
 
     async def count(self, host: str, sql: str) -> int: ...
 
@@ -128,6 +142,7 @@ async def _look(report: LoadReport, cluster: Cluster, counts: Counts) -> LoadChe
     problems = [*report.problems]
     work = []
     numbers = {shard.number for shard in cluster.shards}
+    names = host_names(cluster)
     for table in report.tables:
         if strangers := sorted(set(table.rows_per_shard) - numbers):
             problems.append(f"{table.table}: {cluster.name} has no shard {', '.join(map(str, strangers))}")
@@ -136,10 +151,10 @@ async def _look(report: LoadReport, cluster: Cluster, counts: Counts) -> LoadChe
             unknown = table.rows if table.is_on_each_shard_in_full else 0
             expected = table.rows_per_shard.get(shard.number, unknown)
             for replica in shard.replicas:
-                work.append(_ask(counts, table, table.local, shard.number, replica.host, expected))
+                name = names[replica.host_id]
+                work.append(_ask(counts, table, table.local, shard.number, name, expected))
         if not table.is_on_each_shard_in_full:
-            anywhere = cluster.shards[0].replicas[0].host
-            work.append(_ask(counts, table, table.table, 0, anywhere, table.rows))
+            work.append(_ask(counts, table, table.table, 0, any_host(cluster), table.rows))
     return LoadCheck(tuple(await asyncio.gather(*work)), tuple(problems))
 
 
@@ -188,9 +203,10 @@ class HttpCounts:
 
 
 def urls_of(cluster: Cluster) -> dict[str, str]:
-    """Where each host of a cluster is asked, as the configuration says."""
+    """Where each host of a cluster is asked, by its name, as the configuration says."""
+    names = host_names(cluster)
     return {
-        replica.host: http_url("https" if replica.secure else "http", *replica.http_address)
+        names[replica.host_id]: http_url("https" if replica.secure else "http", *replica.http_address)
         for replica in cluster.replicas
     }
 

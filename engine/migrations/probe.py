@@ -19,8 +19,8 @@ _PATIENCE_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class HttpProbe:
-    """`urls` maps host names of the cluster's configuration to `http://host:port`; `tls` replaces the
-    system's certificates."""
+    """`urls` maps host names of the cluster's configuration, or host:port where several have a name, to
+    `http://host:port`; `tls` replaces the system's certificates."""
 
     urls: Mapping[str, str]
     user: str = "default"
@@ -86,7 +86,7 @@ class HttpProbe:
         return HostConfiguration(shards, names, default_macros)
 
     def _client(self, host: HostId) -> NodeClient | None:
-        url = self.urls.get(host.host)
+        url = self.urls.get(host.readable) or self.urls.get(host.host)
         if url is None:
             return None
         return NodeClient(

@@ -46,7 +46,7 @@ async def site_of(
         load_client_config(settings.config), zookeeper=await KeeperHook(connections.keeper).aconfig()
     )
     replicas = config.topology.cluster(cluster).replicas
-    urls, user, password = await _nodes(connections.nodes, {replica.host_id for replica in replicas})
+    urls, user, password = await named_nodes(connections.nodes, {replica.host_id for replica in replicas})
     async with open_site(
         cluster,
         config,
@@ -89,8 +89,8 @@ def tell_people(site: Site, context: Mapping[str, Any]) -> None:
     )
 
 
-async def _nodes(conn_id: str, hosts: set[HostId]) -> tuple[dict[str, str], str, str]:
-    """Addresses by host name, user and password."""
+async def named_nodes(conn_id: str, hosts: set[HostId]) -> tuple[dict[str, str], str, str]:
+    """Addresses by host:port, user and password. Several nodes may have one name."""
     hook = ClickHouseNodesHook(conn_id)
     try:
         addresses = hook.addresses()
@@ -99,7 +99,7 @@ async def _nodes(conn_id: str, hosts: set[HostId]) -> tuple[dict[str, str], str,
         log.info("nodes are asked where the configuration says: %s", error)
         return {}, "", ""
     named = {
-        host.host: url
+        host.readable: url
         for host in hosts
         if (url := addresses.nodes.get(host.readable) or addresses.nodes.get(host.host))
     }

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from airflow.sdk import Connection
 
-from engine.config.model import Etcd, ZooKeeper
+from engine.config.model import Cluster, Etcd, Replica, Shard, ZooKeeper
 from engine.errors import ConfigError
+from engine.migrations.probe import HttpProbe
 from engine.names import HostId
 
 
@@ -178,7 +179,26 @@ def test_a_host_that_does_not_resolve_here_is_not_asked() -> None:
     found = addresses(host="ch1", extra='{"nodes": {"node01": "http://10.0.0.1:8123"}}')
     probe = found.probe([HostId("node01", 9000), HostId("no-such-host.invalid", 9000)])
 
-    assert dict(probe.urls) == {"node01": "http://10.0.0.1:8123"}
+    assert dict(probe.urls) == {"node01:9000": "http://10.0.0.1:8123"}
+
+
+ONE_NAME = '{"nodes": {"ch:9001": "http://10.0.0.1:8001", "ch:9002": "http://10.0.0.1:8002"}}'
+EACH = {"ch:9001": "http://10.0.0.1:8001", "ch:9002": "http://10.0.0.1:8002"}
+
+
+async def test_nodes_of_one_name_are_each_asked_at_their_own_address(connection: Any) -> None:
+    """By plans, by operations and by the check of a load."""
+    from oncluster_airflow.operation_site import named_nodes
+    from oncluster_airflow.operators.etl import urls_of
+
+    hosts = [HostId("ch", 9001), HostId("ch", 9002)]
+    assert dict(addresses(extra=ONE_NAME).probe(hosts).urls) == EACH
+    nobody = HttpProbe({"ch:9001": "http://127.0.0.1:1"})
+    assert [await nobody.is_up(host) for host in hosts] == [False, None]
+    conn_id = connection("ch", conn_type="clickhouse", extra=ONE_NAME)
+    assert (await named_nodes(conn_id, set(hosts)))[0] == EACH
+    cluster = Cluster("c", (Shard(1, tuple(Replica(host.host, host.port) for host in hosts)),))
+    assert urls_of(cluster, addresses(extra=ONE_NAME)) == EACH
 
 
 def test_a_plan_trusts_the_certificates_that_the_connection_trusts() -> None:

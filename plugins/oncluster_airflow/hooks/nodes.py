@@ -93,7 +93,7 @@ class NodeAddresses:
         sign that it is down.
         """
         urls = {
-            host.host: self.url_of(host)
+            host.readable: self.url_of(host)
             for host in hosts
             if host.readable in self.nodes or host.host in self.nodes or _resolves(host.host)
         }

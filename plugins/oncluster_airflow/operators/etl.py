@@ -28,7 +28,7 @@ from engine.config.load import load_topology
 from engine.config.model import Cluster
 from engine.env import SystemEnv
 from engine.errors import ConfigError, OnclusterError, Refused
-from engine.etl.check import HttpCounts, LoadCheck, check_load, table_of
+from engine.etl.check import HttpCounts, LoadCheck, any_host, check_load, host_names, table_of
 from engine.etl.launch import (
     APPLICATION,
     DEFAULT_MASTER,
@@ -96,14 +96,19 @@ def _addresses(conn_id: str) -> NodeAddresses:
         return ClickHouseNodesHook(conn_id).addresses()
 
 
-def counts_of(cluster: Cluster, addresses: NodeAddresses) -> HttpCounts:
-    """Asks each replica where the connection's `nodes` say it is, else where the configuration does."""
+def urls_of(cluster: Cluster, addresses: NodeAddresses) -> dict[str, str]:
+    """Each replica is asked where the connection's `nodes` say it is, else where the configuration does."""
     scheme = addresses.scheme
-    urls = {}
+    urls, names = {}, host_names(cluster)
     for replica in cluster.replicas:
         named = addresses.nodes.get(replica.host_id.readable) or addresses.nodes.get(replica.host)
-        urls[replica.host] = named or http_url(scheme, *replica.http_address)
-    return HttpCounts(urls, user=addresses.user, password=addresses.password)
+        urls[names[replica.host_id]] = named or http_url(scheme, *replica.http_address)
+    return urls
+
+
+def counts_of(cluster: Cluster, addresses: NodeAddresses) -> HttpCounts:
+    """Asks the replicas."""
+    return HttpCounts(urls_of(cluster, addresses), user=addresses.user, password=addresses.password)
 
 
 class TargetsOperator(BaseOperator):
@@ -139,7 +144,7 @@ class TargetsOperator(BaseOperator):
 
 async def _require(cluster: Cluster, addresses: NodeAddresses) -> None:
     async with counts_of(cluster, addresses) as counts:
-        await require_targets(counts, cluster.shards[0].replicas[0].host)
+        await require_targets(counts, any_host(cluster))
 
 
 class LoadFailed(AirflowException):

@@ -7,12 +7,16 @@ from dataclasses import replace
 
 import pytest
 
+from engine.config.model import Cluster, Replica, Shard
 from engine.env import SystemEnv
 from engine.errors import (
     ConfigError,
     NodeUnavailable,
+    OnclusterError,
+    ReplyLost,
+    SqlError,
 )
-from engine.etl.check import LoadCheckFailed, check_load
+from engine.etl.check import LoadCheckFailed, any_host, check_load, urls_of
 from engine.etl.report import TableReport
 from engine.etl.targets import TargetsMissing, require_over, require_targets
 from engine.names import quote_string
@@ -21,7 +25,9 @@ from tests.unit.etl.loads import CLUSTER, FLIGHTS, REPORT
 
 
 class Nodes:
-    """Rows by host and table; a host that is not there does not answer."""
+    """Rows by host and table; a host that is not there does not answer, but with `error`."""
+
+    error: OnclusterError = NodeUnavailable("It cannot be reached.")
 
     def __init__(self, rows: Mapping[str, Mapping[str, int]], *, late: int = 0) -> None:
         self.rows = rows
@@ -31,7 +37,7 @@ class Nodes:
     async def count(self, host: str, sql: str) -> int:
         self.asked.append(f"{host}: {sql}")
         if host not in self.rows:
-            raise NodeUnavailable(f"{host} cannot be reached.")
+            raise self.error
         table = sql.partition(" FROM ")[2].partition(" WHERE ")[0].replace("`", "")
         missing = 1 if self._late > 0 and host == "b2" else 0
         self._late -= missing
@@ -70,13 +76,39 @@ async def test_a_replica_with_other_rows_fails_the_check_by_name(wrong: int) -> 
     assert "b1" not in str(failed.value)
 
 
-async def test_a_replica_that_does_not_answer_fails_the_check() -> None:
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize(
+    "error", [NodeUnavailable("it is away"), ReplyLost("it is away"), SqlError(60, "it is away")]
+)
+async def test_a_replica_that_does_not_answer_fails_the_check(error: OnclusterError, exact: bool) -> None:
+    report = replace(REPORT, tables=(replace(FLIGHTS, exact=exact),))
     silent = nodes()
-    silent.rows = {host: rows for host, rows in silent.rows.items() if host != "a2"}
-    check = await check_load(REPORT, CLUSTER, silent, env=SystemEnv(), patience_s=0)
+    del silent.rows["a2"]
+    silent.error = error
+    check = await check_load(report, CLUSTER, silent, env=SystemEnv(), patience_s=0)
 
-    with pytest.raises(LoadCheckFailed, match=r"shard 1, a2: a2 cannot be reached\., 4 expected"):
+    wanted = "4" if exact else "at least 4"
+    with pytest.raises(LoadCheckFailed, match=f"shard 1, a2: it is away, {wanted} expected"):
         check.require_passed()
+    assert [row.host for row in check.wrong] == ["a2"]
+
+
+async def test_replicas_of_one_name_are_asked_each_at_its_own_port() -> None:
+    shard = Shard(1, (Replica("a", 9001, http_port=8001), Replica("a", 9002, http_port=8002)))
+    cluster = Cluster("c", (shard, Shard(2, (Replica("b", 9000),))))
+    assert urls_of(cluster) == {
+        "a:9001": "http://a:8001",
+        "a:9002": "http://a:8002",
+        "b": "http://b:8123",
+    }
+    asked = Nodes({host: {"d.flights": 6, "d.flights_all": 10} for host in ("a:9001", "a:9002", "b")})
+    asked.rows["a:9001"]["d.flights"] = 3
+    asked.rows["a:9002"]["d.flights"] = 4
+
+    check = await check_load(REPORT, cluster, asked, env=SystemEnv(), patience_s=0)
+
+    assert [row.host for row in check.wrong] == ["a:9001"]
+    assert any_host(cluster) == "a:9001"
 
 
 async def test_rows_over_the_distributed_table_count_too() -> None:

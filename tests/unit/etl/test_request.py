@@ -21,10 +21,12 @@ def test_the_same_request_is_the_same_job_and_another_is_another() -> None:
         request(mode=LoadMode.APPEND),
         request(cluster="d"),
         request(source=Path("/")),
+        request(mode=LoadMode.APPEND, source=Path("/")),
+        request(first=date(2013, 1, 31)),
     ]
 
     assert request().job_id == request().job_id
-    assert len({request().job_id, *(other.job_id for other in others)}) == 5
+    assert len({request().job_id, *(other.job_id for other in others)}) == 7
 
 
 @pytest.mark.parametrize(
