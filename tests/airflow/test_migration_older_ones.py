@@ -128,7 +128,7 @@ def test_the_task_cleared_alone_when_its_run_is_over_gives_the_lock_back_if_the_
 ) -> None:
     from airflow.sdk.exceptions import TaskDeferred
 
-    from oncluster_airflow.errors import DDLTimeout
+    from oncluster_airflow.errors import DDLTimeout, TaskRefused
 
     monkeypatch.setenv("ONCLUSTER_DAG_MIGRATIONS", "1")
     hosts.away.add("node02")
@@ -142,13 +142,15 @@ def test_the_task_cleared_alone_when_its_run_is_over_gives_the_lock_back_if_the_
     run.states["close"] = "success"
     with pytest.raises(TaskDeferred) as handed:
         run.execute("up.earlier")
+    other = Run(folder, "manual__2")
+    other.execute("plan")
+    with pytest.raises(TaskRefused, match="manual__1"):
+        other.execute("begin")
     handed.value.trigger.resume_at_s = 0.0
     (event,) = asyncio.run(events(handed.value.trigger))
     with pytest.raises(DDLTimeout):
         earlier.execute_complete(run.context("up.earlier"), event.payload, **handed.value.kwargs)
 
-    other = Run(folder, "manual__2")
-    other.execute("plan")
     other.execute("begin")
 
 

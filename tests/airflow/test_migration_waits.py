@@ -327,11 +327,19 @@ def test_a_connection_that_is_corrected_during_a_wait_is_what_the_wait_goes_on_w
 def test_a_second_run_is_refused_with_the_name_of_the_first(folder: Path, hosts: Any) -> None:
     from oncluster_airflow.errors import TaskRefused
 
-    Run(folder, "manual__1").begin()
+    first = Run(folder, "manual__1").begin()
     second = Run(folder, "manual__2")
     second.execute("plan")
-    with pytest.raises(TaskRefused, match="DAG migrate_order_cluster, run manual__1"):
-        second.execute("begin")
+
+    def is_refused() -> None:
+        with pytest.raises(TaskRefused, match="DAG migrate_order_cluster, run manual__1"):
+            second.execute("begin")
+
+    is_refused()
+    first.execute(f"{FIRST}.submit_1")
+    is_refused()
+    first.execute(f"{FIRST}.wait_1")
+    is_refused()
 
 
 def test_a_host_that_is_off_line_does_not_hold_up_an_only_active_run_and_catches_up(
