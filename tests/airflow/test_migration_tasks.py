@@ -162,7 +162,7 @@ def test_without_an_answer_nothing_destructive_is_sent(folder: Path, hosts: Any)
     assert len(hosts.entries()) == before
 
 
-def test_with_approval_it_is_rolled_back_and_the_ledger_knows_who_agreed(
+def test_with_approval_it_is_rolled_back_and_the_ledger_knows_who_asked_and_who_agreed(
     folder: Path, hosts: Any, tmp_path: Path
 ) -> None:
     run = roll_back(folder, hosts)
@@ -172,7 +172,8 @@ def test_with_approval_it_is_rolled_back_and_the_ledger_knows_who_agreed(
     assert run.execute("close") == "done"
 
     assert ledger(tmp_path).records("order_cluster")[2].state is MigrationState.ROLLED_BACK
-    assert ledger(tmp_path).runs("order_cluster")[-1].approved_by == "grace"
+    last = ledger(tmp_path).runs("order_cluster")[-1]
+    assert (last.requested_by, last.approved_by) == ("ada", "grace")
 
 
 def test_an_approval_is_for_the_plan_that_was_shown(folder: Path, hosts: Any) -> None:
