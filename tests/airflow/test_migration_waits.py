@@ -304,6 +304,30 @@ def test_a_trigger_that_starts_while_the_ledger_is_away_waits_for_it(
     assert recorded(tmp_path) == {(1, "done"): SIX}
 
 
+def test_a_trigger_whose_deadline_passes_while_the_ledger_is_away_says_so(
+    folder: Path, hosts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for the ledger for a moment all the same, where the triggerer was down over the deadline."""
+    from oncluster_airflow.errors import DDLTimeout
+    from oncluster_airflow.sensors.migration import MigrationStatementSensor
+    from oncluster_airflow.triggers import migration
+
+    trigger = deferred(folder, hosts)
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("ONCLUSTER_LEDGER_URL", f"sqlite:///{tmp_path / 'file' / 'ledger.db'}")
+    monkeypatch.setattr(migration, "_LEAST_S", 0.5)
+    trigger.deadline_s = 0.0
+    (event,) = asyncio.run(asyncio.wait_for(events(trigger), 120))
+
+    assert event.payload["state"] == "timeout"
+    assert event.payload["note"].startswith("The ledger cannot be reached: ")
+    sensor = MigrationStatementSensor(
+        task_id="wait", cluster="order_cluster", version=1, direction="up", statement=1
+    )
+    with pytest.raises(DDLTimeout):
+        sensor.execute_complete(Run(folder).context(f"{FIRST}.wait_1"), event.payload)
+
+
 def test_a_connection_that_is_corrected_during_a_wait_is_what_the_wait_goes_on_with(
     folder: Path, hosts: Any, zookeeper: ZooKeeper, connection: Any, tmp_path: Path
 ) -> None:
