@@ -39,6 +39,8 @@ class _Open:
     disk: LocalDisk
     spool: TableSpool
     senders: dict[str, tuple[DirectorySender, asyncio.Task[None]]] = field(default_factory=dict)
+    flushing: set[asyncio.Task[None]] = field(default_factory=set)
+    """What statements have their senders do."""
     is_blocked: bool = False
 
 
@@ -159,7 +161,8 @@ class Spools:
         return deliver
 
     async def _stop_senders(self, found: _Open) -> None:
-        tasks = [task for _, task in found.senders.values()]
+        """Also what sends for a statement: whoever opens the spool next would send the same beside it."""
+        tasks = [*(task for _, task in found.senders.values()), *found.flushing]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -191,11 +194,19 @@ class Spools:
 
     async def flush(self, table: DistributedTable) -> None:
         """Send everything now, also while sends are stopped. Raises the first error, 243
-        and 1001 for the disk."""
+        and 1001 for the disk, 236 when the table is taken away or emptied meanwhile."""
         found = self._opened(table)
-        senders = [found.senders[name][0] for name in sorted(found.senders)]
-        results = await asyncio.gather(*(sender.send_all() for sender in senders), return_exceptions=True)
+        flushing = [asyncio.create_task(found.senders[name][0].send_all()) for name in sorted(found.senders)]
+        found.flushing.update(flushing)
+        try:
+            results = await asyncio.gather(*flushing, return_exceptions=True)
+        finally:
+            found.flushing.difference_update(flushing)
         for result in results:
+            if isinstance(result, asyncio.CancelledError):
+                raise SqlError(
+                    Code.ABORTED, f"{table.name} was detached or emptied while its rows were sent."
+                )
             if isinstance(result, OSError):
                 raise disk_error(result, f"Cannot send the rows that wait for {table.name}") from result
             if isinstance(result, BaseException):
