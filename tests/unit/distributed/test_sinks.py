@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import cast
 
+import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
@@ -16,8 +17,17 @@ from engine.node.distributed.sending.sinks import NodeSink
 from engine.storage import ChdbPool
 
 NEWER = "deduplicate_insert"
-PROFILE = {"async_insert": "1", "wait_for_async_insert": "0", "insert_deduplicate": "0", NEWER: "disable"}
-"""Of the replica's user: an INSERT is answered before its rows are written, and is never a repetition."""
+MIN_ROWS, MIN_BYTES = "min_insert_block_size_rows", "min_insert_block_size_bytes"
+PROFILE = {
+    "async_insert": "1",
+    "wait_for_async_insert": "0",
+    "insert_deduplicate": "0",
+    NEWER: "disable",
+    MIN_ROWS: "1",
+    MIN_BYTES: "1",
+}
+"""Of the replica's user: an INSERT is answered before its rows are written, and is never a repetition. Its
+rows are cut into blocks, of which all but the first have a token that is known by then."""
 
 
 async def rows() -> AsyncIterator[bytes]:
@@ -58,6 +68,13 @@ async def test_a_block_is_written_before_the_answer_and_known_by_its_token_whate
     [seen] = await sent(block(insert_deduplicate="0"), with_token=True)
     assert (seen[TOKEN_SETTING], seen["insert_deduplicate"], seen["async_insert"]) == ("7f", "1", "0")
     assert seen[NEWER] == "enable"
+
+
+@pytest.mark.parametrize("with_token", [True, False])
+async def test_rows_with_one_token_are_one_block_whatever_profiles_say(with_token: bool) -> None:
+    for unknown in ([], [NEWER]):
+        *_, seen = await sent(block(), with_token=with_token, unknown=unknown)
+        assert (int(seen[MIN_ROWS]), seen[MIN_BYTES]) == (100_000_000, "0")
 
 
 async def test_a_server_that_knows_tokens_alone_is_asked_once_whether_it_knows_more() -> None:
