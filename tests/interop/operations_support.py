@@ -149,6 +149,8 @@ async def running(
         make_cluster("replicated", shards, internal_replication=True),
     )
     queue = DistributedDdl(path=f"/interop/{ENV.new_uuid()}/ddl")
+    if modern:  # they end without closing their sessions
+        zookeeper_config = replace(zookeeper_config, session_timeout_ms=6000)
     async with AsyncExitStack() as stack:
         processes: dict[str, ChildProcess] = {}
         if real:
