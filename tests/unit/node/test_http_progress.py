@@ -93,7 +93,7 @@ async def test_an_error_has_its_code_although_the_status_is_out(ask: Ask) -> Non
 
     status, headers, _, body = await ask(work)
     assert (status, headers["X-ClickHouse-Exception-Code"]) == (200, "159")
-    assert body == b"Code: 159. DB::Exception: Too long (TIMEOUT_EXCEEDED) (version 26.9)\n"
+    assert body == b"Code: 159. DB::Exception: Too long. (TIMEOUT_EXCEEDED) (version 26.9)\n"
     assert "X-ClickHouse-Format" not in headers
 
 

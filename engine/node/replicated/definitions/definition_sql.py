@@ -159,7 +159,7 @@ class Definition:
     def with_keeper_arguments(self, path: str, replica: str) -> str:
         """The text with an engine that has these before all other arguments."""
         assert self.engine is not None
-        has_own = self.keeper_arguments() or self.keeper_expressions()
+        has_own = self.keeper_expressions() or self.keeper_arguments()
         rest = self.engine.arguments[2:] if has_own else self.engine.arguments
         engine = EngineText(self.engine.name, (quote_string(path), quote_string(replica), *rest))
         return apply_edits(self.sql, [Edit(self._engine_at.start, self._engine_at.end, str(engine))])
