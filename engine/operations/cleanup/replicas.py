@@ -336,7 +336,7 @@ def _notes(owners: Owners, settings: CleanupSettings, cases: Sequence[Case]) -> 
         elif cases:
             yield (
                 f"{host.readable} {not_answering(error)}; no replica is dropped until it answers, or "
-                f"somebody says that it is gone (--gone {host.host}=REASON)."
+                f"somebody says that it is gone (--gone {host.readable}=REASON)."
             )
         else:
             yield f"{host.readable} {not_answering(error)}."

@@ -218,7 +218,7 @@ def test_a_host_that_gives_no_answer_blocks_until_somebody_says_that_it_is_gone(
         bench.servers[N2].is_down = True
         plan = await bench.plan_twice(REPLICAS)
         assert plan.acts == () and "n2:9000 does not answer" in plan.findings[0].what
-        assert any("--gone n2=REASON" in note for note in plan.notes)
+        assert any("--gone n2:9000=REASON" in note for note in plan.notes)
         settings = CleanupSettings(gone=(GoneHost("n2", "burnt"),))
         plan = await bench.plan(REPLICAS, settings=settings)
         (act,) = plan.acts
