@@ -393,6 +393,9 @@ def test_table_functions_are_written_to(cluster: Cluster) -> None:
     assert refused(n1, f"INSERT INTO FUNCTION cluster(c, default, {name}) VALUES (1, '')").code == 55
     assert refused(n1, f"INSERT INTO FUNCTION cluster(nowhere, default, {name}) VALUES (1, '')").code == 701
     assert refused(n1, "INSERT INTO FUNCTION cluster(c, default, away, k) VALUES (1, '')").code == 279
+    for target in (f"FUNCTION cluster(c, default, {name}, k)", f"{name}_d"):  # what is passed on is one less
+        last = refused(n1, f"INSERT INTO {target} (k) VALUES (1)", max_distributed_depth="1")
+        assert last.code == 581
 
 
 @pytest.mark.parametrize(("stopped", "other"), few_first([SHARDS[::-1], SHARDS], few=1))

@@ -148,6 +148,7 @@ class DistributedInserts:
         """In the foreground, whatever the settings say."""
         text = InsertSql(target.sql)
         settings = {**asked.session.settings, **asked.settings, **text.settings} | _FOREGROUND
+        _check_depth(settings)
         table = _as_sent(target.table, settings)
         owner = await self._owner(table, target.shards, settings)
         staged = self._staged(asked, table, text, rows, settings, owner, len(target.shards))
@@ -166,9 +167,7 @@ class DistributedInserts:
         self, asked: Asked, table: DistributedTable, text: InsertSql, rows: InsertRows
     ) -> Answer:
         settings = {**asked.session.settings, **asked.settings, **text.settings}
-        depth = int(number(settings, DEPTH_SETTING, MAX_DEPTH))
-        if depth == 1:
-            raise SqlError(Code.TOO_LARGE_DISTRIBUTED_DEPTH, "Maximum distributed depth exceeded")
+        _check_depth(settings)
         table = _as_sent(table, settings)
         shards = self._shards_of(table.definition.cluster)
         owner = await self._owner(table, shards, settings)
@@ -258,8 +257,7 @@ class DistributedInserts:
         given = settings.get(TOKEN_SETTING, "") if deduplicates(settings) else ""
         token = given or self._env.new_uuid().hex
         passed_on = {name: settings[name] for name in _PASSED_ON if name in settings}
-        depth = int(number(settings, DEPTH_SETTING, MAX_DEPTH))
-        if depth > 0:
+        if (depth := _depth(settings)) > 0:
             passed_on[DEPTH_SETTING] = str(depth - 1)
         if is_foreground:
             passed_on["insert_distributed_sync"] = "1"  # the name that servers of all versions know
@@ -331,6 +329,17 @@ def _kept_in_part(error: SqlError, written: Sequence[ShardBlocks]) -> SqlError:
 
 def _as_sent(table: DistributedTable, settings: Mapping[str, str]) -> DistributedTable:
     return table.with_materialized_sent() if flag(settings, _MATERIALIZED, False) else table
+
+
+def _depth(settings: Mapping[str, str]) -> int:
+    """How many Distributed tables, each behind another, may still be written to; 0 is no limit."""
+    return int(number(settings, DEPTH_SETTING, MAX_DEPTH))
+
+
+def _check_depth(settings: Mapping[str, str]) -> None:
+    """Raises SqlError 581 at the last one: what is passed on is one less, and would be no limit."""
+    if _depth(settings) == 1:
+        raise SqlError(Code.TOO_LARGE_DISTRIBUTED_DEPTH, "Maximum distributed depth exceeded")
 
 
 def _is_foreground(settings: Mapping[str, str]) -> bool:
