@@ -8,7 +8,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -73,6 +73,8 @@ class Shared:
 
     pair: Pair
     real: ReplicaInChdb
+    finished: set[str] = field(default_factory=set)
+    """Entries, as far as was looked."""
 
     @property
     def sides(self) -> list[tuple[str, Ask]]:
@@ -100,9 +102,12 @@ class Shared:
 
     def unfinished(self) -> list[str]:
         """Entries that not all of their hosts have done."""
-        hosts = {name: text.split("hosts: [")[1].split("]")[0] for name, text in self.entries().items()}
-        finished = {name: self.children(QUEUE.finished(name)) for name in hosts}
-        return [name for name in hosts if len(finished[name]) != len(hosts[name].split(","))]
+        left = {name: text for name, text in self.entries().items() if name not in self.finished}
+        hosts = {name: text.split("hosts: [")[1].split("]")[0].split(",") for name, text in left.items()}
+        self.finished |= {
+            name for name in left if len(self.children(QUEUE.finished(name))) == len(hosts[name])
+        }
+        return sorted(left.keys() - self.finished)
 
     def differing(self) -> list[str]:
         """What is seen of the tables, if it is not the same everywhere."""
