@@ -14,7 +14,7 @@ from engine.ddl.outcome import HostOutcome, HostState
 from engine.ddl.outcome_record import correct_outcome_record
 from engine.ddl.output import result_stream
 from engine.errors import Code, NoNode, SqlError
-from engine.keeper.base import Acl, CreateMode, Op, OpResult
+from engine.keeper.base import Acl, CreateMode, Keeper, Op, OpResult
 from engine.migrations.states import CellState
 from tests.unit.ddl.support import PATHS, QUEUE, Bench, host, run
 
@@ -149,15 +149,20 @@ def test_what_had_expired_can_be_abandoned_afterwards_and_the_truth_still_goes_b
     run(main)
 
 
+async def made_anew(keeper: Keeper) -> None:
+    """Another entry of the same name and text."""
+    for path in (PATHS.active(ENTRY), PATHS.finished(ENTRY), PATHS.entry(ENTRY)):
+        data = (await keeper.get(path)).data
+        await keeper.remove(path)
+    await keeper.create(PATHS.entry(ENTRY), data)
+
+
 def test_a_word_about_an_earlier_entry_of_the_same_name_counts_for_nothing() -> None:
     async def main(bench: Bench) -> None:
         await bench.submit(CREATE)
         await say(bench, "b")
         keeper = await bench.keeper()
-        for path in (PATHS.active(ENTRY), PATHS.finished(ENTRY), PATHS.entry(ENTRY)):
-            data = (await keeper.get(path)).data
-            await keeper.remove(path)
-        await keeper.create(PATHS.entry(ENTRY), data)
+        await made_anew(keeper)
         assert (await (await bench.client()).status(ENTRY)).outcome(host("b")).state is HostState.WAITING
         cleaned = await DDLCleaner(keeper, bench.env, QUEUE).remove_entry(ENTRY)
         assert cleaned.expired == (host("a"), host("b"))
@@ -171,10 +176,7 @@ def test_a_word_about_an_entry_replaces_what_was_said_about_an_earlier_one_of_th
         await bench.submit(CREATE)
         await say(bench, "b")
         keeper = await bench.keeper()
-        for path in (PATHS.active(ENTRY), PATHS.finished(ENTRY), PATHS.entry(ENTRY)):
-            data = (await keeper.get(path)).data
-            await keeper.remove(path)
-        await keeper.create(PATHS.entry(ENTRY), data)
+        await made_anew(keeper)
         assert await say(bench, "a") is Abandoning.ABANDONED
         status = await (await bench.client()).status(ENTRY)
         assert [o.state for o in status.hosts] == [HostState.ABANDONED, HostState.WAITING]

@@ -63,3 +63,12 @@ def named(*names: str) -> list[PartName]:
 
 def texts(names: Iterable[PartName]) -> list[str]:
     return sorted(str(name) for name in names)
+
+
+async def check_sent(store: ChdbPartStore, part: Part) -> None:
+    """Others are sent the part's own bytes, whatever readers see."""
+    await store.verify(part.name)
+    async with store.send(part.name) as outgoing:
+        assert (outgoing.part.columns, outgoing.part.digest) == (part.columns, part.digest)
+        [columns] = [file for file in outgoing.files if file.name == "columns.txt"]
+        assert b"".join([chunk async for chunk in outgoing.read(columns)]) == part.columns

@@ -13,7 +13,7 @@ from engine.part_storage.workers import Connection
 from engine.replication.part_name import PartName
 from engine.replication.part_store import Fate, MergeOptions
 from engine.storage import ChdbPool
-from tests.unit.part_storage.support import add, insert, named, opened, rows, texts
+from tests.unit.part_storage.support import add, check_sent, insert, named, opened, rows, texts
 
 pytestmark = pytest.mark.slow
 
@@ -141,8 +141,4 @@ async def test_a_part_with_a_columns_old_name_has_its_own_bytes_when_it_was_to_b
         if late.name in store.staged:
             await store.publish([late.name], named(*going))
         assert (await rows(pool, "k, w")).endswith("2\tlate")
-        await store.verify(late.name)
-        async with store.send(late.name) as outgoing:
-            assert (outgoing.part.columns, outgoing.part.digest) == (late.columns, late.digest)
-            [columns] = [file for file in outgoing.files if file.name == "columns.txt"]
-            assert b"".join([chunk async for chunk in outgoing.read(columns)]) == late.columns
+        await check_sent(store, late)

@@ -26,7 +26,7 @@ from engine.sql import parse_statement
 from engine.storage import ChdbPool
 from engine.testing.failing_chdb import Faults, Knob, Moment
 from tests.unit.chdb_support import failing_chdb, without_descriptors
-from tests.unit.part_storage.support import add, insert, named, opened, rows, texts
+from tests.unit.part_storage.support import add, check_sent, insert, named, opened, rows, texts
 
 CREATE = "CREATE TABLE t (k UInt64, v String) ENGINE = MergeTree PARTITION BY k % 1 ORDER BY k"
 CREATE_TTL = (
@@ -106,11 +106,7 @@ async def test_a_part_with_a_columns_old_name_keeps_its_own_bytes_though_it_is_s
         assert texts(store.staged) == ["0_2_2_0"]
         await store.publish([late.name], named(*going))
         assert (await rows(pool, "k, w")).endswith("2\tlate")
-        await store.verify(late.name)
-        async with store.send(late.name) as outgoing:
-            assert (outgoing.part.columns, outgoing.part.digest) == (late.columns, late.digest)
-            [columns] = [file for file in outgoing.files if file.name == "columns.txt"]
-            assert b"".join([chunk async for chunk in outgoing.read(columns)]) == late.columns
+        await check_sent(store, late)
 
 
 async def test_a_merge_that_found_no_memory_leaves_nothing_and_is_made_again(tmp_path: Path) -> None:
