@@ -412,7 +412,7 @@ def test_a_detached_table_is_not_altered_by_anybody(three: Three, engine: str) -
     assert three.children(f"/databases/{d}/metadata") == []
     assert three.children(f"/databases/{d}/log/query-{int(newest) + 1:010}") != ["committed"]
     three.n2.query(f"ATTACH TABLE {d}.t")
-    three.n2.query(f"ALTER TABLE {d}.t ADD COLUMN c UInt8")
+    three.n2.query(f"ALTER TABLE {d}.t ADD COLUMN c UInt8", alter_sync="2")
     assert three.same(f"SELECT name FROM system.columns WHERE database = '{d}'") == "k\nc\n"
 
 
