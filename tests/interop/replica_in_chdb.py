@@ -7,8 +7,10 @@ from its directory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,8 @@ from tests.unit.replicated.chdb import Clickhouse
 
 QUEUE = QueuePaths()
 _ROOT = Path(__file__).parents[2]
+_SESSION_TIMEOUT_MS = 4000
+"""So long its own nodes in Keeper stay when it is killed."""
 _UNKNOWN = "another program: "
 _BEFORE = f"""
 sys.path.insert(0, {str(_ROOT)!r})
@@ -40,6 +44,28 @@ except program_in_memory.Unknown as error:
 class ReplicaInChdb(Clickhouse):
     """Statements run one after another, in one session."""
 
+    def __init__(self, directory: Path, config: ZooKeeper, **more: str) -> None:
+        self._settings: dict[str, str] = {}
+        self._asked = threading.RLock()
+        super().__init__(directory, config, **more)
+
+    def set(self, settings: Mapping[str, str]) -> None:
+        """Of its session, also after it has been killed."""
+        self._settings |= settings
+        for name, value in settings.items():
+            self.query(f"SET {name} = '{value}'")
+
+    def kill9(self) -> None:
+        """And start it again. Who waits for an answer meanwhile gets ConnectionError."""
+        self.close()
+        with self._asked:
+            self.start()
+            self.set(self._settings)
+
+    def answer(self, sql: str) -> dict[str, str]:
+        with self._asked:
+            return super().answer(sql)
+
     def run(self, sql: str) -> tuple[int, str]:
         """Code and text of the answer."""
         answer = self.answer(sql)
@@ -57,7 +83,8 @@ def replica_in_chdb(
     another program than the known one."""
     [port] = free_ports(1)
     try:
-        replica = ReplicaInChdb(directory, zookeeper, before=_BEFORE % (port, keeps), more=more)
+        config = replace(zookeeper, session_timeout_ms=_SESSION_TIMEOUT_MS)
+        replica = ReplicaInChdb(directory, config, before=_BEFORE % (port, keeps), more=more)
     except AssertionError as error:
         if str(error).startswith(_UNKNOWN):
             pytest.skip(str(error))

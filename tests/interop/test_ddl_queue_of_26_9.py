@@ -6,7 +6,7 @@ import json
 import random
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -84,10 +84,15 @@ class Shared:
         ]
         return [*nodes, ("26.9", self.real.run), ("26.9", self.real.run)]
 
-    def set(self, settings: Mapping[str, str]) -> None:
-        """Of 26.9's session."""
-        for name, value in settings.items():
-            self.real.query(f"SET {name} = '{value}'")
+    def kill(self, name: str) -> None:
+        """And start it again."""
+        if name == "n1":
+            self.pair.kill9("n1")
+        else:
+            self.real.kill9()
+            self.real.query(
+                "DROP DATABASE IF EXISTS absent ON CLUSTER mixed"
+            )  # its worker begins when asked for
 
     def children(self, path: str) -> dict[str, str]:
         """Of a node in Keeper, with their contents."""
@@ -136,7 +141,7 @@ def one_queue(directory: Path, *, keeps: int | None = None) -> Iterator[Shared]:
         with replica_in_chdb(directory / "real", config, more=more, keeps=keeps) as real:
             pair.n1.query("DROP DATABASE d ON CLUSTER all")
             shared = Shared(pair, real)
-            shared.set(OF_ALL)
+            shared.real.set(OF_ALL)
             yield shared
 
 
@@ -148,10 +153,10 @@ def queue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
 
 @pytest.fixture
 def shared(queue: Shared) -> Iterator[Shared]:
-    queue.set(OF_ALL)
+    queue.real.set(OF_ALL)
     assert queue.real.run("CREATE DATABASE d ON CLUSTER mixed")[0] == 0
     yield queue
-    queue.set(OF_ALL)
+    queue.real.set(OF_ALL)
     assert queue.real.run("DROP DATABASE d ON CLUSTER mixed SYNC")[0] == 0
 
 
@@ -174,22 +179,23 @@ def test_whoever_initiates_all_execute_it(shared: Shared, seed: int) -> None:
     assert done > STATEMENTS // 10
 
 
+@pytest.mark.parametrize("killed", ["n1", "26.9"])
 @pytest.mark.parametrize("seed", few_first(chosen_seeds(1, 2), few=2))
-def test_a_node_that_is_killed_at_any_moment_has_done_it_in_the_end(shared: Shared, seed: int) -> None:
+def test_who_is_killed_at_any_moment_has_done_it_in_the_end(shared: Shared, seed: int, killed: str) -> None:
     rng = random.Random(seed)
     told = [f"seed {seed}"]
     for number in range(1, STATEMENTS // 2 + 1):
-        name, ask = rng.choice(shared.sides[1:])
+        name, ask = rng.choice([side for side in shared.sides if side[0] != killed])
         sql = some_statement(rng, number)
         if sql.startswith("DETACH") and "PERMANENTLY" not in sql:
             continue  # the next start attaches it
-        killing = threading.Timer(rng.choice(MOMENTS_S), shared.pair.kill9, ["n1"])
-        if is_killed := rng.random() < 0.4:
+        killing = threading.Timer(rng.choice(MOMENTS_S), shared.kill, [killed])
+        if is_killed := rng.random() < 0.25:
             killing.start()
         code, text = ask(sql)
         if is_killed:
             killing.join()
-        told.append(f"{'n1 killed, ' * is_killed}{name}: {sql}    {code} {text[:400]}")
+        told.append(f"{f'{killed} killed, ' * is_killed}{name}: {sql}    {code} {text[:400]}")
         shared.compare(told)
 
 
@@ -203,7 +209,7 @@ def test_entries_of_every_version_are_understood_both_ways(shared: Shared, versi
             "session_timezone": "Asia/Tokyo",
             "max_block_size": "1234",
         }
-        shared.set(changed)
+        shared.real.set(changed)
         for odd in ODD:
             sql = odd.replace("{n}", str(n))
             code, text = on_node(shared.pair.n2, sql, **changed) if name == "n2" else ask(sql)
@@ -230,7 +236,7 @@ def test_both_answer_alike_in_every_mode_of_output(shared: Shared, mode: str) ->
             if n:
                 answers.append(on_node(shared.pair.n1, whole, **changed))
             else:
-                shared.set(changed)
+                shared.real.set(changed)
                 answers.append(shared.real.run(whole))
         assert _alike(answers[0]) == _alike(answers[1])
 

@@ -66,6 +66,13 @@ class Both:
         self.real.query(f"USE {database}")
         return self.real.run(sql)
 
+    def kill(self, name: str) -> None:
+        """And start it again."""
+        if name == "node":
+            self.pair.kill9("n1")
+        else:
+            self.real.kill9()
+
     def looks(self, database: str, *, on_node: bool) -> dict[str, str]:
         """What is seen of both tables once all that is known is done."""
         ask = partial(self.on_node if on_node else self.on_real, database)
@@ -100,8 +107,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 def both(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
     assert pair.zookeeper is not None
     with replica_in_chdb(tmp_path_factory.mktemp("chdb") / "real", pair.zookeeper.config) as real:
-        for name, value in OF_BOTH.items():
-            real.query(f"SET {name} = {value}")
+        real.set(OF_BOTH)
         yield Both(pair, real)
 
 
@@ -150,9 +156,10 @@ def test_statements_on_either_reach_the_other(both: Both, seed: int) -> None:
     drop(database, sides)
 
 
+@pytest.mark.parametrize("killed", ["node", "26.9"])
 @pytest.mark.parametrize("seed", few_first(chosen_seeds(1, 2), few=2))
-def test_a_node_that_is_killed_at_any_moment_agrees_in_the_end(both: Both, seed: int) -> None:
-    rng, database = random.Random(seed), f"killed{seed}"
+def test_who_is_killed_at_any_moment_agrees_in_the_end(both: Both, seed: int, killed: str) -> None:
+    rng, database = random.Random(seed), f"killed{seed}_{len(killed)}"
     what, sides = tables(both, rng, database, "allow_nullable_key = 1")
     told = [f"seed {seed}: {what}"]
     for _ in range(STATEMENTS):
@@ -160,7 +167,7 @@ def test_a_node_that_is_killed_at_any_moment_agrees_in_the_end(both: Both, seed:
         if sql.startswith(NAMES_ARE_LOCAL):
             continue
         name, is_killed = rng.choice(sorted(sides)), rng.random() < 0.3
-        killing = threading.Timer(rng.choice(MOMENTS_S), both.pair.kill9, ["n1"])
+        killing = threading.Timer(rng.choice(MOMENTS_S), both.kill, [killed])
         if is_killed:
             killing.start()
         try:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import random
+import threading
 import urllib.parse
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,6 +21,8 @@ from tests.simulation.seeds import chosen_seeds
 pytestmark = [pytest.mark.slow, pytest.mark.extended]
 
 STATEMENTS = 80
+MOMENTS_S = (0.0, 0.003, 0.01, 0.03, 0.1)
+"""Behind the begin of a statement."""
 COLUMNS = "(k UInt64, n Int32 DEFAULT 5, v LowCardinality(String), d DateTime)"
 ENGINES = (
     "MergeTree ORDER BY k",
@@ -94,6 +98,21 @@ class Shared:
         reply = self.pair.n1.post(sql, alter_sync="2", mutations_sync="2", distributed_ddl_task_timeout="60")
         return reply.code, reply.text
 
+    @property
+    def sides(self) -> list[tuple[str, Callable[[str], tuple[int, str]]]]:
+        return [("node", self.on_node), ("real", self.real.run)]
+
+    def create(self, rng: random.Random) -> None:
+        for name, ask in rng.sample(self.sides, 2):
+            assert ask(f"CREATE DATABASE d ENGINE = Replicated('/databases/d', 's', '{name}')") == (0, "")
+
+    def kill(self, name: str) -> None:
+        """And start it again."""
+        if name == "node":
+            self.pair.kill9("n1")
+        else:
+            self.real.kill9()
+
     def in_keeper(self, path: str) -> dict[str, str]:
         sql = f"SELECT name, value FROM system.zookeeper WHERE path = '{path}' FORMAT JSONEachRow"
         rows = map(json.loads, self.pair.n1.query(sql).splitlines())
@@ -120,6 +139,12 @@ class Shared:
             found.append(f"Keeper has {shown}")
         return found
 
+    def compare(self, told: list[str]) -> None:
+        try:
+            eventually(self.differing, [], within_s=60)
+        except AssertionError as error:
+            pytest.fail("\n".join([*told[:1], *told[-12:], str(error).replace("\\n", "\n")]))
+
 
 @pytest.fixture
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
@@ -128,8 +153,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
     with running_pair(directory) as pair:
         assert pair.zookeeper is not None
         with replica_in_chdb(directory / "real", pair.zookeeper.config, more=more) as real:
-            for setting in ("alter_sync = 2", "mutations_sync = 2", "distributed_ddl_task_timeout = 60"):
-                real.query(f"SET {setting}")
+            real.set({"alter_sync": "2", "mutations_sync": "2", "distributed_ddl_task_timeout": "60"})
             pair.n1.query("DROP DATABASE d ON CLUSTER all")
             yield Shared(pair, real)
 
@@ -137,23 +161,45 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
 @pytest.mark.parametrize("seed", few_first(chosen_seeds(1, 2), few=2))
 def test_statements_on_either_are_carried_out_by_both(shared: Shared, seed: int) -> None:
     rng = random.Random(seed)
-    sides: list[tuple[str, Callable[[str], tuple[int, str]]]] = [
-        ("node", shared.on_node),
-        ("real", shared.real.run),
-    ]
-    for name, ask in rng.sample(sides, 2):
-        assert ask(f"CREATE DATABASE d ENGINE = Replicated('/databases/d', 's', '{name}')") == (0, "")
+    shared.create(rng)
     told, done = [f"seed {seed}"], 0
     for number in range(1, STATEMENTS + 1):
-        name, ask = rng.choice(sides)
-        t, u = (f"t{rng.randrange(4)}" for _ in range(2))
-        words = {"columns": COLUMNS, "engine": rng.choice(ENGINES), "source": SOURCE.format(t=t)}
-        sql = rng.choice(STATEMENT).format(t=t, u=u, number=number, **words)
+        name, ask = rng.choice(shared.sides)
+        sql = some_statement(rng, number)
         code, text = ask(sql)
         told.append(f"{name}: {sql}    {code} {text[:300]}")
         done += not code
-        try:
-            eventually(shared.differing, [], within_s=60)
-        except AssertionError as error:
-            pytest.fail("\n".join([*told[:1], *told[-12:], str(error).replace("\\n", "\n")]))
+        shared.compare(told)
     assert done > STATEMENTS // 5
+
+
+@pytest.mark.parametrize("killed", ["node", "26.9"])
+@pytest.mark.parametrize("seed", few_first(chosen_seeds(1, 1), few=1))
+def test_who_is_killed_at_any_moment_has_carried_it_out_in_the_end(
+    shared: Shared, seed: int, killed: str
+) -> None:
+    rng = random.Random(seed)
+    shared.create(rng)
+    told = [f"seed {seed}"]
+    for number in range(1, STATEMENTS + 1):
+        name, ask = rng.choice(shared.sides)
+        sql = some_statement(rng, number)
+        if sql.startswith("DETACH") and "PERMANENTLY" not in sql:
+            continue  # the next start attaches it
+        killing = threading.Timer(rng.choice(MOMENTS_S), shared.kill, [killed])
+        if is_killed := rng.random() < 0.15:
+            killing.start()
+        try:
+            code, text = ask(sql)
+        except (OSError, http.client.HTTPException) as error:
+            code, text = -1, str(error)
+        if is_killed:
+            killing.join()
+        told.append(f"{f'{killed} killed, ' * is_killed}{name}: {sql}    {code} {text[:300]}")
+        shared.compare(told)
+
+
+def some_statement(rng: random.Random, number: int) -> str:
+    t, u = (f"t{rng.randrange(4)}" for _ in range(2))
+    words = {"columns": COLUMNS, "engine": rng.choice(ENGINES), "source": SOURCE.format(t=t)}
+    return rng.choice(STATEMENT).format(t=t, u=u, number=number, **words)

@@ -41,24 +41,32 @@ class Clickhouse:
         file = directory / "config.xml"
         file.write_text(
             f"<clickhouse><logger><level>fatal</level></logger><zookeeper><node><host>{host}</host>"
-            f"<port>{port}</port></node></zookeeper><background_schedule_pool_size>4</background_schedule_pool_size>"
+            f"<port>{port}</port></node><session_timeout_ms>{config.session_timeout_ms}</session_timeout_ms>"
+            f"</zookeeper><background_schedule_pool_size>4</background_schedule_pool_size>"
             f"{SECTIONS}{more}</clickhouse>"
         )
+        self._command = [sys.executable, "-c", CHILD, f"{directory / 'data'}?config-file={file}", before]
+        self.start()
+        self.query("CREATE DATABASE o ENGINE = Atomic")
+
+    def start(self) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", CHILD, f"{directory / 'data'}?config-file={file}", before],
+            self._command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        self.query("CREATE DATABASE o ENGINE = Atomic")
 
     def answer(self, sql: str) -> dict[str, str]:
-        """Its `text`, or its `error`."""
+        """Its `text`, or its `error`. Raises OSError if the process has ended before."""
         assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.write(json.dumps(sql).encode() + b"\n")
         self.process.stdin.flush()
-        answer: dict[str, str] = json.loads(self.process.stdout.readline())
+        line = self.process.stdout.readline()
+        if not line:
+            raise ConnectionError("chDB has ended")
+        answer: dict[str, str] = json.loads(line)
         return answer
 
     def query(self, sql: str) -> str:
