@@ -243,16 +243,16 @@ def show_plan(plan: Plan) -> None:
 
 
 def show_rehearsal(rehearsal: Rehearsal) -> None:
+    for text in dict.fromkeys(map(_not_rehearsed, rehearsal.not_rehearsed)):
+        click.echo(text)
+    for statement in rehearsal.not_repeatable:
+        place = f"{statement.path}:{statement.line}"
+        click.echo(f"{place}: not repeatable, which is no failure (code {statement.code}): {statement.error}")
     for statement in rehearsal.failures:
         place = f"{statement.path}:{statement.line}"
         click.echo(f"{place}: {statement.phase} failed (code {statement.code}): {statement.error}")
     for difference in rehearsal.differences:
         click.echo(str(difference))
-    for text in dict.fromkeys(map(_not_rehearsed, rehearsal.not_rehearsed)):
-        click.echo(text)
-    for statement in rehearsal.not_repeatable:
-        place = f"{statement.path}:{statement.line}"
-        click.echo(f"{place}: not repeatable (code {statement.code}): {statement.error}")
     played = len(rehearsal.statements)
     took_ms = sum(statement.duration_ms for statement in rehearsal.statements)
     verdict = "ok" if rehearsal.is_ok else "failed"

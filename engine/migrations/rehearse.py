@@ -145,8 +145,10 @@ async def _perform(stage: _Stage, chosen: Sequence[Migration], tell: Callable[[]
             # Told already. What would follow from a half-done way down is no fault of the later files.
             await stage.put_back(after, anew=await stage.differing(after))
             continue
-        if _has_to_bring_back(migration):
-            await stage.compare(migration, Phase.DOWN, expected=before)
+        if _has_to_bring_back(migration) and (
+            differing := await stage.compare(migration, Phase.DOWN, expected=before)
+        ):
+            await stage.put_back(before, anew=differing)
         if not await stage.play(migration, Phase.UP_FOR_THE_NEXT):
             break
     complete = len(performed) == len(chosen) and all(map(_can_go_down, performed))

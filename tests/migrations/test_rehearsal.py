@@ -317,6 +317,26 @@ async def test_a_down_that_does_not_bring_back_what_was_there_is_found(tmp_path:
 
 
 @pytest.mark.slow
+async def test_what_a_down_has_left_over_is_told_once_and_later_files_are_rehearsed(tmp_path: Path) -> None:
+    make, remove = "CREATE TABLE d.{} (x Int8) ENGINE = Memory", "DROP TABLE IF EXISTS d.{}"
+    files = {
+        "1_a.up.sql": f"{make.format('a')}; {make.format('b')}; CREATE VIEW d.v AS SELECT x FROM d.b",
+        "1_a.down.sql": f"DROP VIEW d.v; {remove.format('a')}; {remove.format('B')}",
+        "2_c.up.sql": f"{make.format('c')}; ALTER TABLE d.b ADD COLUMN y Int8",
+        "2_c.down.sql": remove.format("c"),
+        "3_d.up.sql": make.format("d"),
+        "3_d.down.sql": remove.format("d"),
+    }
+    result = await of(tmp_path, files)
+    assert result.failures == ()
+    assert [(d.version, d.name) for d in result.differences if d.phase is Phase.DOWN] == [
+        (1, "table d.b"),
+        (2, "table d.b"),
+    ]
+    assert Phase.UP_FOR_THE_NEXT in {s.phase for s in result.statements if s.version == 3}
+
+
+@pytest.mark.slow
 async def test_a_down_may_make_an_index_anew_behind_the_others_and_a_column_not(tmp_path: Path) -> None:
     """Of indices, projections and constraints nobody notices the order; SELECT * shows that of columns."""
     table = (
