@@ -6,7 +6,9 @@ are understood: what their system tables lack is said in `gaps` and is not compa
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from engine.client import NodeClient
@@ -45,8 +47,9 @@ _WANTED = {
 
 async def look_at_schemas(site: Site) -> Schemas:
     """All hosts at once. Raises SqlError 701 for an unknown cluster; other trouble stands in the result."""
-    answers = await site.ask_all(_host_schema)
-    hosts = {host: answer for host, answer in answers.items() if isinstance(answer, HostSchema)}
+    answers = await site.ask_all(_ask)
+    said = {host: answer for host, answer in answers.items() if isinstance(answer, _Said)}
+    hosts = await asyncio.to_thread(_read, said)  # a millisecond for each text
     silent = {host: str(answer) for host, answer in answers.items() if isinstance(answer, OnclusterError)}
     keeper: Mapping[str, KeeperTable] = {}
     notes: list[str] = []
@@ -58,7 +61,33 @@ async def look_at_schemas(site: Site) -> Schemas:
     return Schemas(site.cluster, hosts, silent, shards, keeper, tuple(notes))
 
 
-async def _host_schema(host: HostId, client: NodeClient) -> HostSchema:
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """A host's answer before anything is read: of each object the text, and the engine beside it."""
+
+    version: tuple[int, ...]
+    databases: Mapping[ObjectName, str]
+    texts: Mapping[ObjectName, tuple[str, str]]
+    places: Mapping[ObjectName, Place]
+    macros: Mapping[str, str]
+    gaps: tuple[str, ...]
+
+
+def _read(said: Mapping[HostId, _Said]) -> dict[HostId, HostSchema]:
+    """Most hosts show the same texts, which are read once."""
+    read: dict[tuple[str, str], Definition] = {}
+    found: dict[HostId, HostSchema] = {}
+    for host, its in said.items():
+        objects = {name: database_definition(engine, "") for name, engine in its.databases.items()}
+        for name, text in its.texts.items():
+            if text not in read:
+                read[text] = normalise(text[0], engine=text[1])
+            objects[name] = read[text]
+        found[host] = HostSchema(host, its.version, objects, its.places, its.macros, its.gaps)
+    return found
+
+
+async def _ask(host: HostId, client: NodeClient) -> _Said:
     version = await client.version()
     columns = await _columns(client)
     gaps: list[str] = []
@@ -80,17 +109,21 @@ async def _host_schema(host: HostId, client: NodeClient) -> HostSchema:
 
     own = ", ".join(map(quote_string, _OWN_DATABASES))
     temporary = " AND NOT is_temporary" if "is_temporary" in columns.get("tables", set()) else ""
-    objects: dict[ObjectName, Definition] = {}
-    for row in await rows("databases", where=f"WHERE name NOT IN ({own}, 'default')"):
-        name = ObjectName(Space.DATABASE, "", row["name"])
-        objects[name] = database_definition(row["engine"], "")
-    for row in await rows("tables", where=f"WHERE database NOT IN ({own}){temporary}"):
-        if not row["name"].startswith(_INNER):
-            name = ObjectName(Space.TABLE, row["database"], row["name"])
-            objects[name] = normalise(row["create_table_query"], engine=row["engine"])
+    databases = {
+        ObjectName(Space.DATABASE, "", row["name"]): str(row["engine"])
+        for row in await rows("databases", where=f"WHERE name NOT IN ({own}, 'default')")
+    }
+    texts = {
+        ObjectName(Space.TABLE, row["database"], row["name"]): (
+            str(row["create_table_query"]),
+            str(row["engine"]),
+        )
+        for row in await rows("tables", where=f"WHERE database NOT IN ({own}){temporary}")
+        if not row["name"].startswith(_INNER)
+    }
     if version >= (21, 10):
         for row in await rows("functions", where="WHERE origin = 'SQLUserDefined'"):
-            objects[ObjectName(Space.FUNCTION, "", row["name"])] = normalise(row["create_query"])
+            texts[ObjectName(Space.FUNCTION, "", row["name"])] = (str(row["create_query"]), "")
     places = {
         ObjectName(Space.TABLE, row["database"], row["table"]): Place(
             row["zookeeper_path"].rstrip("/"), row["replica_name"], row.get("zookeeper_name", "")
@@ -100,7 +133,7 @@ async def _host_schema(host: HostId, client: NodeClient) -> HostSchema:
     macros: dict[str, str] = {}
     if "macros" in columns:
         macros = {row["macro"]: row["substitution"] for row in await rows("macros")}
-    return HostSchema(host, version, objects, places, macros, tuple(gaps))
+    return _Said(version, databases, texts, places, macros, tuple(gaps))
 
 
 async def look_at_object(client: NodeClient, name: ObjectName) -> Definition | None:
