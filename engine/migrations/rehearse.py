@@ -38,7 +38,8 @@ from engine.migrations.rehearse_definitions import Definitions, Named
 from engine.migrations.rehearse_engines import Rows, TableEngines
 from engine.migrations.rehearse_text import for_rehearsal
 from engine.migrations.statements import Surroundings
-from engine.sql import literal_value, parse_statement, redact, redact_prose, tokenize
+from engine.names import quote_identifier
+from engine.sql import StatementKind, literal_value, parse_statement, redact, redact_prose, tokenize
 from engine.sql.lenient import LENIENT
 
 logger = logging.getLogger(__name__)
@@ -96,8 +97,9 @@ async def rehearse(
     """These versions; without them all up to the request's target (all without one) that are no ground. Stops
     at the first `up` that fails.
 
-    `scratch` is empty at the start. A statement that cannot be sent at all fails here, too. `on_migration` is
-    told which of how many migrations comes now; the ground counts, too.
+    `scratch` is empty at the start; a database that statements without one mean is made first, if no
+    migration of the folder makes it. A statement that cannot be sent at all fails here, too. `on_migration`
+    is told which of how many migrations comes now; the ground counts, too.
     """
     stage = _Stage(surroundings, request, scratch, env, TableEngines(scratch), Definitions(scratch))
     target = request.target if request.direction is Direction.UP else None
@@ -115,6 +117,8 @@ async def rehearse(
         on_migration(next(numbers), len(below) + len(chosen))
 
     try:
+        for name in _given_databases(migrations, request):
+            await scratch.execute(f"CREATE DATABASE IF NOT EXISTS {quote_identifier(name)}")
         for migration in below:
             tell()
             await stage.play(migration, Phase.GROUND)
@@ -157,6 +161,25 @@ async def _perform(stage: _Stage, chosen: Sequence[Migration], tell: Callable[[]
             await stage.play(migration, Phase.DOWN_AT_THE_END)
         if performed and all(map(_has_to_bring_back, performed)):
             await stage.compare(performed[0], Phase.DOWN_AT_THE_END, expected=empty)
+
+
+def _given_databases(migrations: MigrationSet, request: RunRequest) -> Sequence[str]:
+    """Those that hosts have before the first migration, as the database of a connection is there before
+    golang-migrate begins."""
+    statements = [
+        statement
+        for migration in migrations.migrations
+        for script in (migration.up, migration.down)
+        if script is not None
+        for statement in script.statements
+    ]
+    made = {
+        parsed.database
+        for parsed in (parse_statement(statement.sql) for statement in statements)
+        if parsed.kind is StatementKind.CREATE_DATABASE
+    }
+    meant = {statement.options.database or request.database for statement in statements}
+    return sorted(meant - made - {"default"})
 
 
 def _may_be_repeated(migration: Migration) -> bool:

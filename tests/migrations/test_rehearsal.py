@@ -34,13 +34,17 @@ def surroundings(name: str) -> Surroundings:
 
 
 async def rehearsed(
-    folder: Path, *, ground: Sequence[int] = (), versions: Sequence[int] | None = None
+    folder: Path,
+    *,
+    ground: Sequence[int] = (),
+    versions: Sequence[int] | None = None,
+    database: str = "default",
 ) -> Rehearsal:
     async with ScratchChdb() as scratch:
         return await rehearse(
             load_folder(folder),
             surroundings(folder.name),
-            RunRequest("r"),
+            RunRequest("r", database=database),
             scratch,
             env=SystemEnv(),
             ground=ground,
@@ -445,6 +449,24 @@ async def test_what_is_applied_is_the_ground_and_proven_by_the_cluster(tmp_path:
     assert phases[:4] == [(1, Phase.GROUND), (1, Phase.GROUND), (2, Phase.GROUND), (4, Phase.GROUND)]
     assert {version for version, _ in phases[4:]} == {3}
     assert {(s.version, s.statement) for s in result.not_rehearsed} == {(2, 1), (3, 2)}
+
+
+@pytest.mark.slow
+async def test_the_database_of_names_that_have_none_is_there_if_the_folder_does_not_make_it(
+    tmp_path: Path,
+) -> None:
+    files = {
+        "1_a.up.sql": "CREATE TABLE a (x Int8) ENGINE = Memory",
+        "1_a.down.sql": "DROP TABLE a",
+        "2_b.up.sql": "-- oncluster: database=other\nCREATE TABLE b (x Int8) ENGINE = Memory",
+        "2_b.down.sql": "-- oncluster: database=other\nDROP TABLE b",
+    }
+    result = await rehearsed(write(tmp_path / "shop", files), database="sales")
+    assert result.is_ok, (result.failures, result.differences)
+
+    too_late = {**files, "3_c.up.sql": "CREATE DATABASE sales", "3_c.down.sql": "DROP DATABASE sales"}
+    result = await rehearsed(write(tmp_path / "late" / "shop", too_late), database="sales")
+    assert [(s.version, s.phase, s.code) for s in result.failures] == [(1, Phase.UP, 81)]
 
 
 @pytest.mark.slow
