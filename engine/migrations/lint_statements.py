@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from itertools import pairwise
 
 from engine.distributed.definition import DistributedDefinition
 from engine.errors import Code, SqlError
 from engine.migrations.files import Direction, Script, ScriptStatement
+from engine.migrations.replica_places import TELLS_SHARDS_APART
 from engine.migrations.statements import ADVICE, Surroundings, check_length
 from engine.sql import (
     AlterCommand,
@@ -27,8 +27,6 @@ Note = tuple[str, str, int]
 """Rule, message, ClickHouse's code or 0."""
 
 _K = StatementKind
-_TELLS_SHARDS_APART = re.compile(r"\{(?:\w*shard\w*|uuid)\}")
-"""A server that belongs to several clusters has a macro for each, such as `{order_shard}`."""
 _DATA = frozenset({_K.SELECT, _K.INSERT, _K.SHOW, _K.DESCRIBE, _K.EXISTS, _K.EXPLAIN, _K.SET, _K.USE})
 _MAKES = frozenset(
     {
@@ -181,7 +179,7 @@ def _engine(
     if len(arguments) < 2:
         return
     path, replica = arguments[:2]
-    if len(cluster.shards) > 1 and not _TELLS_SHARDS_APART.search(path):
+    if len(cluster.shards) > 1 and not TELLS_SHARDS_APART.search(path):
         yield (
             "replicated-path",
             f"the path {path} has no macro like {{shard}} or {{uuid}}: shards would share it",

@@ -8,7 +8,7 @@ the host is on line, how much waits for it in the queue, and how much data the s
 from __future__ import annotations
 
 import enum
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,16 +20,22 @@ from engine.ddl.initiator import without_token
 from engine.errors import Refused
 from engine.migrations.errors import Problem
 from engine.migrations.files import Direction, MigrationSet
-from engine.migrations.host_configuration import HostConfiguration, missing_macros, other_clusters
+from engine.migrations.host_configuration import (
+    HostConfiguration,
+    misplaced_replicas,
+    missing_macros,
+    other_clusters,
+)
 from engine.migrations.model import RunRequest
 from engine.migrations.order import creations_before
+from engine.migrations.replica_places import Cause
 from engine.migrations.selection import Selected
 from engine.migrations.statements import Surroundings, needs_approval, qualified
 from engine.migrations.states import CellState, MigrationState
 from engine.migrations.where import Where, engines_of, where_of
 from engine.names import HostId, TableName
 from engine.sql import parse_statement, redact
-from engine.wording import enumerated
+from engine.wording import count, enumerated
 
 
 class Presence(enum.StrEnum):
@@ -234,7 +240,7 @@ def build_plan(
             )
         )
     said = [*notes, *facts.notes, *_without_up(selected), *_held_up(selected, planned, request)]
-    said += _configured_otherwise(selected, planned, surroundings, facts)
+    said += _configured_otherwise(selected, planned, request, surroundings, facts)
     if facts.holder:
         said.append(f"A run is at work now: {facts.holder}.")
     return Plan(
@@ -286,6 +292,7 @@ def _held_up(
 def _configured_otherwise(
     selected: Sequence[Selected],
     planned: Sequence[PlannedMigration],
+    request: RunRequest,
     surroundings: Surroundings,
     facts: Facts,
 ) -> Iterator[str]:
@@ -295,6 +302,7 @@ def _configured_otherwise(
         return
     ours = {shard.number: tuple(r.host_id for r in shard.replicas) for shard in cluster.shards}
     yield from other_clusters(cluster.name, ours, facts.configurations)
+    misplaced: dict[Cause, list[str]] = defaultdict(list)
     for item, migration in zip(selected, planned, strict=True):
         for statement, plan in zip(item.script.statements, migration.statements, strict=True):
             sent = {host.host for host in plan.hosts if host.action in (Action.RUN, Action.RETRY)}
@@ -305,6 +313,12 @@ def _configured_otherwise(
                     f"macro '{macro}', which {enumerated(host.readable for host in hosts)} "
                     f"{'do' if len(hosts) > 1 else 'does'} not have: it will be refused there (139)."
                 )
+            for table in qualified(parse_statement(statement.sql), statement, request)[:1] if sent else ():
+                for cause, clause in misplaced_replicas(statement, table, ours, facts.configurations):
+                    place = f"{item.migration.version}.{item.script.direction} statement {statement.index}"
+                    misplaced[cause].append(f"By their macros, {clause}: {place}")
+    for first, *others in misplaced.values():
+        yield f"{first} and {count(len(others), 'other statement')}." if others else f"{first}."
 
 
 def tables_of(selected: Sequence[Selected], request: RunRequest) -> list[TableName]:

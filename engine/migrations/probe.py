@@ -11,8 +11,8 @@ from engine.client.node_client import NodeClient
 from engine.errors import OnclusterError, SqlError
 from engine.migrations.host_configuration import HostConfiguration
 from engine.migrations.plan import TableFacts
+from engine.migrations.replica_places import Place
 from engine.names import HostId, TableName, quote_string
-from engine.sql import macros_in
 
 _PATIENCE_S = 10.0
 
@@ -77,13 +77,13 @@ class HttpProbe:
                 "SELECT shard_num, host_name, port FROM system.clusters "
                 f"WHERE cluster = {quote_string(cluster)} ORDER BY shard_num, replica_num"
             )
-            macros = await client.query_rows("SELECT macro FROM system.macros")
-            default_macros = await _default_macros(client)
+            macros = await client.query_rows("SELECT macro, substitution FROM system.macros")
+            default_place = await _default_place(client)
         shards: dict[int, tuple[HostId, ...]] = {}
         for number, name, port in replicas.rows:
             shards[int(number)] = (*shards.get(int(number), ()), HostId(str(name), int(port)))
-        names = frozenset(str(name) for (name,) in macros.rows)
-        return HostConfiguration(shards, names, default_macros)
+        values = {str(name): str(value) for name, value in macros.rows}
+        return HostConfiguration(shards, values, default_place)
 
     def _client(self, host: HostId) -> NodeClient | None:
         url = self.urls.get(host.readable) or self.urls.get(host.host)
@@ -99,14 +99,17 @@ class HttpProbe:
         )
 
 
-async def _default_macros(client: NodeClient) -> frozenset[str]:
-    """Of the path and the name that a replicated engine without arguments means. Empty of servers that do
-    not show them, as those before ClickHouse 24. Raises NodeUnavailable, ReplyLost."""
+async def _default_place(client: NodeClient) -> Place | None:
+    """None of servers that do not show it, as those before ClickHouse 24. Raises NodeUnavailable,
+    ReplyLost."""
     try:
         defaults = await client.query_rows(
-            "SELECT value FROM system.server_settings "
+            "SELECT name, value FROM system.server_settings "
             "WHERE name IN ('default_replica_path', 'default_replica_name')"
         )
     except SqlError:
-        return frozenset()
-    return frozenset(macro for (text,) in defaults.rows for macro in macros_in(str(text)))
+        return None
+    texts = {str(name): str(value) for name, value in defaults.rows}
+    if len(texts) < 2:
+        return None
+    return texts["default_replica_path"], texts["default_replica_name"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -137,7 +138,7 @@ def test_hosts_that_are_configured_otherwise_are_noted_where_it_matters_to_a_sta
         "CREATE TABLE s.p (x Int8) ENGINE = ReplicatedReplacingMergeTree(x) ORDER BY tuple()"
     }
     ours = {1: (NODE1, NODE2)}
-    all_macros = frozenset({"layer", "replica", "cluster"})
+    all_macros = {"layer": "1", "replica": "node02", "cluster": "shop"}
     node3 = HostId("node03", 9000)
 
     class Asked(Probe):
@@ -152,7 +153,9 @@ def test_hosts_that_are_configured_otherwise_are_noted_where_it_matters_to_a_sta
 
         async def configuration(self, host: HostId, cluster: str) -> HostConfiguration | None:
             assert cluster == "shop"
-            return self.differing.get(host.host, HostConfiguration(ours, all_macros))
+            return self.differing.get(
+                host.host, HostConfiguration(ours, {**all_macros, "replica": host.host})
+            )
 
     async def scenario(world: World) -> None:
         await world.start()
@@ -166,22 +169,78 @@ def test_hosts_that_are_configured_otherwise_are_noted_where_it_matters_to_a_sta
         assert await notes(node02=HostConfiguration({}, all_macros)) == (
             "node02:9000 does not know the cluster shop: it will refuse the statements (371).",
         )
-        both = HostConfiguration({1: (NODE1, node3)}, all_macros)
-        (note,) = await notes(node01=both, node02=both)
+        others = {1: (NODE1, node3)}
+        one = HostConfiguration(others, {**all_macros, "replica": "node01"})
+        (note,) = await notes(node01=one, node02=HostConfiguration(others, all_macros))
         assert note.startswith("By shop node01:9000 and node02:9000 mean other hosts than this configuration")
         assert note.endswith("shard 1 is node01:9000 + node03:9000 there and node01:9000 + node02:9000 here.")
-        found = await notes(node02=HostConfiguration(ours, frozenset({"replica"})))
+        found = await notes(node02=HostConfiguration(ours, {"replica": "node02"}))
         assert [note.partition(":")[0] for note in found] == [
             "1.up statement 2 needs the macro 'layer', which node02",
             "1.up statement 3 needs the macro 'cluster', which node02",
         ]
-        needs = frozenset({"uuid", "shard", "replica"})
-        (note,) = await notes(node01=HostConfiguration(ours, all_macros, needs))
+        needs = ("/tables/{uuid}/{shard}", "{replica}")
+        (note,) = await notes(node01=HostConfiguration(ours, one.macros, needs))
         assert note.startswith("1.up statement 5 needs the macro 'shard', which node01:9000 does not have")
         await drive(runner, world.request())
-        assert await notes(node02=HostConfiguration({}, frozenset())) == ()  # nothing is sent
+        assert await notes(node02=HostConfiguration({}, {})) == ()  # nothing is sent
 
     in_world(tmp_path, scenario, files=files)
+
+
+def test_macros_that_put_replicas_elsewhere_than_the_cluster_says_are_noted_once(tmp_path: Path) -> None:
+    engine = "ReplicatedMergeTree('/t/{shard}/{table}', '{replica}')"
+    files = {
+        "1_a.up.sql": f"CREATE TABLE s.t (x Int8) ENGINE = {engine} ORDER BY x;"
+        "CREATE TABLE s.d (x Int8) ENGINE = ReplicatedMergeTree ORDER BY x",
+        "2_b.up.sql": "CREATE TABLE s.u (x Int8) ENGINE = ReplicatedMergeTree('/t/u', '{host}') ORDER BY x",
+    }
+    hosts = [HostId(f"node0{n}", 9000) for n in range(1, 5)]
+    ours = {1: (hosts[0], hosts[1]), 2: (hosts[2], hosts[3])}
+    sound = {
+        host.host: {"shard": str(1 + n // 2), "replica": host.host, "host": host.host}
+        for n, host in enumerate(hosts)
+    }
+
+    class Asked(Probe):
+        def __init__(self, differing: Mapping[str, Mapping[str, str]]) -> None:
+            self.macros = {host: {**macros, **differing.get(host, {})} for host, macros in sound.items()}
+
+        async def is_up(self, host: HostId) -> bool | None:
+            return True
+
+        async def replicated_databases(self, host: HostId) -> frozenset[str]:
+            return frozenset()
+
+        async def configuration(self, host: HostId, cluster: str) -> HostConfiguration | None:
+            return HostConfiguration(ours, self.macros[host.host], ("/default/{uuid}/{shard}", "{replica}"))
+
+    async def scenario(world: World) -> None:
+        await world.start()
+        runner = await world.runner()
+
+        async def note(**differing: Mapping[str, str]) -> str:
+            """The only one, but for what all have in common."""
+            (found,) = (await make_plan(runner, world.request(), probe=Asked(differing))).notes
+            assert found.startswith("By their macros, ")
+            assert found.endswith(": 1.up statement 1 and 1 other statement.")
+            return found.removeprefix("By their macros, ").partition(": 1.up")[0]
+
+        assert (await make_plan(runner, world.request(), probe=Asked({}))).notes == ()
+        assert await note(node02={"replica": "node01"}) == (
+            "node01:9000 and node02:9000 are all the replica node01 of s.t at /t/1/t, which one of them "
+            "makes and the others refuse (253)"
+        )
+        assert await note(node02={"shard": "3"}) == (
+            "the replicas of shard 1 put s.t at different paths, /t/1/t on node01:9000, /t/3/t on "
+            "node02:9000: they do not replicate each other, and what runs once for the shard "
+            "reaches one of them"
+        )
+        assert await note(node03={"shard": "1"}, node04={"shard": "1"}) == (
+            "shards 1 and 2 put s.t at one path, /t/1/t: each gets the rows of the others"
+        )
+
+    in_world(tmp_path, scenario, files=files, shards=2)
 
 
 def test_what_forbids_a_run_is_a_problem_of_its_plan(tmp_path: Path) -> None:
