@@ -333,8 +333,10 @@ async def test_the_demo_s_migrations_on_three_nodes_of_which_one_dies_and_comes_
         assert states(status)[11] == "running"
 
         await cluster.node("node02").start()
-        code, summary = await shell.run("resume", *order)
-        assert (code, summary["state"]) == (0, "done")
+        code, summary = 6, {}
+        while code in (4, 6):  # the session with Keeper may end on a busy machine: both say to repeat it
+            code, summary = await shell.run("resume", *order)
+        assert (code, summary.get("state")) == (0, "done"), summary
         code, status = await shell.run("status", *order)
         assert (code, set(states(status).values())) == (0, {"applied"})
         rows = [row for migration in status["clusters"][0]["migrations"] for row in migration["rows"]]
