@@ -95,12 +95,13 @@ class Disk(LocalTables):
     def __init__(self) -> None:
         self.tables: dict[UUID, TableName] = {}
         self.dropped_tables: dict[UUID, TableName] = {}
+        self.detached_tables: dict[UUID, TableName] = {}
         self.bomb = Bomb()
         self.memory = Memory()
         self.settings: Mapping[str, str] = {}
         """Of the session that it stands for, too."""
         self.refuses_drop = False
-        self.cannot_load = False
+        self.cannot_load = self.has_no_memory_to_load = False
         self.has_database = True
 
     def _tick(self) -> None:
@@ -108,10 +109,18 @@ class Disk(LocalTables):
         self.memory.tick()
 
     async def run(self, sql: str) -> None:
-        """RENAME of one table to a free name, EXCHANGE of two, or DETACH."""
+        """RENAME of one table to a free name, EXCHANGE of two, DETACH, or ATTACH."""
         statement = parse_statement(sql)
-        if statement.kind is StatementKind.DETACH_TABLE:
-            self.tables = {uuid: name for uuid, name in self.tables.items() if name not in statement.tables}
+        if statement.kind in (StatementKind.DETACH_TABLE, StatementKind.ATTACH_TABLE):
+            known = self.tables | self.detached_tables
+            chosen = {uuid: name for uuid, name in known.items() if name in statement.tables}
+            is_detach = statement.kind is StatementKind.DETACH_TABLE
+            here, there = (
+                (self.tables, self.detached_tables) if is_detach else (self.detached_tables, self.tables)
+            )
+            for uuid, name in chosen.items():
+                here.pop(uuid, None)
+                there[uuid] = name
             return
         old, new = statement.tables
         if sql.startswith("EXCHANGE"):
@@ -143,7 +152,7 @@ class Disk(LocalTables):
         return [_local(uuid, name) for uuid, name in self.tables.items() if name.table.startswith(prefix)]
 
     async def detached(self) -> Mapping[UUID, TableName]:
-        return {}
+        return self.detached_tables
 
     async def engine_of_database(self, database: str) -> str | None:
         return "Atomic" if self.has_database else None
@@ -256,6 +265,8 @@ class _Part:
         local: Any = self._life.local
         if local.cannot_load:
             raise SqlError(243, "Not enough space")
+        if local.has_no_memory_to_load:
+            raise SqlError(Code.MEMORY_LIMIT_EXCEEDED, "Memory limit exceeded")
         self.is_started = True
 
     async def stop(self) -> None: ...

@@ -248,6 +248,31 @@ def test_what_chdb_refuses_to_drop_goes_on_as_before(tmp_path: Path) -> None:
     run_simulation(1, main)
 
 
+def test_a_table_that_is_not_dropped_is_not_detached_either_for_want_of_memory(tmp_path: Path) -> None:
+    """1. chDB refuses the DROP. 2. There is no memory to load the table again. 3. There is: the table is as
+    it was, and a DROP, repeated, finds it."""
+
+    async def main(env: SimulationEnv) -> None:
+        world = World(env, MemoryKeeperServer(env), tmp_path)
+        process = Process(world, Bomb())
+        await process.life.start()
+        await process.run(CREATE)
+        world.disk.refuses_drop = world.disk.has_no_memory_to_load = True
+        dropping = asyncio.ensure_future(process.run(DROP.replace("IF EXISTS ", "")))
+        await env.sleep(30)
+        world.disk.has_no_memory_to_load = False
+        with pytest.raises(SqlError, match="too big"):
+            await dropping
+        assert await process.state() == THERE
+        assert process.tables.find(NAME) is not None
+        world.disk.refuses_drop = False
+        await process.run(DROP.replace("IF EXISTS ", ""))
+        assert await process.state() == GONE
+        await process.end()
+
+    run_simulation(1, main)
+
+
 @pytest.mark.parametrize("is_at_the_start", [False, True])
 def test_a_drop_that_the_disk_cuts_short_goes_on_by_itself(tmp_path: Path, is_at_the_start: bool) -> None:
     """1. The last step of a DROP, in the statement or when the node starts behind a kill, meets an error of

@@ -394,8 +394,24 @@ class TableLifecycle:
             self.dropped.remove(record.uuid)
             if table is not None:
                 await table.store.close()
-                await self.reattach(record.uuid)
+                await self._take_up_again(record)
             raise
+
+    async def _take_up_again(self, record: TableRecord) -> None:
+        """After a DROP that chDB refused. Memory that lacks for it is waited for: a table that stayed
+        detached would be missing here, also for the DROP when it is repeated. Raises what else keeps it from
+        being loaded; it is detached then."""
+        while True:
+            try:
+                if record.uuid in await self.local.detached():  # by the attempt before
+                    await self.local.run(f"ATTACH TABLE {record.name.quoted}")
+                await self.reattach(record.uuid)
+                return
+            except SqlError as error:
+                if not ran_out(error):
+                    raise
+                log.warning("replicated.not_taken_up_yet table=%s error=%s", record.name, error)
+            await self._env.sleep(_RETRY_PAUSE_S)
 
     async def _is_gone(self, uuid: UUID) -> bool:
         """Whether chDB has the table no more. It has to be known: it is asked until it has memory to tell."""
