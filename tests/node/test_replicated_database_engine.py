@@ -474,7 +474,7 @@ def test_rows_are_chosen_by_what_a_distributed_table_says(three: Three, engine: 
     three.n1.query(f"CREATE TABLE {d}.all (k UInt64) ENGINE = Distributed({d}, {d}, r)")
     three.n1.query(f"CREATE TABLE {d}.t (k UInt64) ENGINE = {engine} ORDER BY k")
     three.n1.query(f"INSERT INTO {d}.r VALUES (1), (2)")
-    three.n1.query(f"SYSTEM SYNC REPLICA {d}.r")
+    three.synced(f"{d}.r")
     for node in three.nodes.values() if engine == "MergeTree" else [three.n2]:
         node.query(f"INSERT INTO {d}.t VALUES (1), (2), (3)")
     text = change.format(d=d, t="t", s=f"SELECT k FROM {d}.all")

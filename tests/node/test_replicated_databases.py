@@ -114,7 +114,7 @@ def test_drop_if_empty_in_a_replicated_database_is_decided_before_it_is_committe
         pair.n1.query(f"INSERT INTO em.{name} VALUES (1)")
         assert error(pair.n1.post(f"DROP TABLE IF EMPTY em.{name}")) == 705
         assert pair.n1.query(f"SELECT * FROM em.{name}") == "1\n"
-        pair.n1.query(f"TRUNCATE TABLE em.{name} SETTINGS alter_sync = 0")
+        pair.n1.query(f"TRUNCATE TABLE em.{name}")
         pair.n1.query(f"DROP TABLE IF EMPTY em.{name}")
     pair.n2.query("SYSTEM SYNC DATABASE REPLICA em")
     assert pair.same("SHOW TABLES FROM em") == ""

@@ -4,6 +4,7 @@ broken or done twice, and all goes on when there is enough again."""
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import random
 import resource
@@ -84,7 +85,10 @@ def test_memory_that_fails_at_random_costs_time_and_nothing_else(tmp_path: Path)
         asked = list(statements())[: 4 * ROUNDS]
         inserted, tried, counted = set(), 0, 0
         for number, sql in enumerate(asked):
-            assert outcomes(rng.choice(nodes), sql, f"token-{number}") == {0}, sql
+            attempts = itertools.count()
+            while (told := outcomes(rng.choice(nodes), sql, f"token-{number}-{next(attempts)}")) != {0}:
+                # Four attempts of a shard found no memory. Had one of them had an effect, another would fail.
+                assert told == {Code.UNFINISHED} and sql.startswith("ALTER TABLE r "), (sql, told)
             values = f"INSERT INTO r (k, n) VALUES ({number}, 0)"
             while (reply := rng.choice(nodes).post(values, insert_deduplication_token=f"i{number}")).code:
                 assert reply.code in TRANSIENT, reply.text
