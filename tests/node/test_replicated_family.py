@@ -300,7 +300,8 @@ def test_expired_rows_go_by_merges_of_their_own(pair: Pair) -> None:
 def test_parts_that_expired_as_a_whole_go_and_no_others_where_only_they_may(pair: Pair) -> None:
     t = pair.table(
         "k UInt64, d DateTime",
-        rest=f"PARTITION BY k % 2 ORDER BY k TTL d + INTERVAL 5 DAY SETTINGS ttl_only_drop_parts = 1, {SOON}",
+        rest="PARTITION BY k % 2 ORDER BY k TTL d + INTERVAL 5 DAY "
+        f"SETTINGS ttl_only_drop_parts = 1, remove_empty_parts = 0, {SOON}",
     )
     pair.n1.query(
         f"INSERT INTO {t} SELECT number, now() - INTERVAL number * 6 DAY FROM numbers(3) "

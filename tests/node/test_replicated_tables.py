@@ -86,7 +86,8 @@ def test_the_same_block_and_the_same_token_are_stored_once(pair: Pair) -> None:
 def test_blocks_are_known_within_the_window_that_the_table_says(pair: Pair, window: str) -> None:
     """By number, or by seconds before the newest one."""
     soon = "cleanup_delay_period = 0.1, cleanup_delay_period_random_add = 0, max_cleanup_delay_period = 1"
-    name = pair.table("k UInt64", rest=f"ORDER BY k SETTINGS {window}")
+    late = "cleanup_delay_period = 3600, max_cleanup_delay_period = 3600"
+    name = pair.table("k UInt64", rest=f"ORDER BY k SETTINGS {window}, {late}")
     insert = f"INSERT INTO {name} VALUES ({{}})"
     pair.n1.query(insert.format(1))
     pair.n1.query(insert.format(2), insert_deduplication_token="x")
