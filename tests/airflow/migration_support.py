@@ -9,6 +9,9 @@ from engine.env import SystemEnv
 from engine.migrations.ledger import Ledger
 from tests.airflow.dag_run import DagRun
 
+PATIENT_S = 600.0
+"""How long tasks wait themselves: however slow the hosts are here, none is handed to the triggerer but by a
+test that wants it."""
 FIRST = "up.v0001_create_database"
 SECOND = "up.v0002_create_orders"
 
@@ -20,6 +23,9 @@ class Run(DagRun):
         from oncluster_airflow.migration_dag import migration_dag
 
         dag = migration_dag(folder)
+        for task in dag.tasks:
+            if hasattr(task, "grace_s"):
+                task.grace_s = PATIENT_S
         super().__init__(dag, dag.params.dump() | params, run_id=run_id)
 
     def begin(self) -> Run:

@@ -15,6 +15,7 @@ from engine.config.model import ZooKeeper
 from engine.ddl.outcome import HostOutcome, HostState
 from engine.names import HostId
 from tests.airflow.dag_run import events
+from tests.airflow.migration_support import PATIENT_S
 
 pytestmark = pytest.mark.slow
 
@@ -62,7 +63,7 @@ def submit(ti: TaskInstance | None = None, sql: str = SQL, **more: object) -> di
 def sensor(submission: dict[str, Any], **options: Any) -> Any:
     from oncluster_airflow.sensors import DDLFinishedSensor
 
-    return DDLFinishedSensor(task_id="wait", submission=submission, **options)
+    return DDLFinishedSensor(task_id="wait", submission=submission, **{"grace_s": PATIENT_S} | options)
 
 
 # --- submitting ---------------------------------------------------------------------------------------------

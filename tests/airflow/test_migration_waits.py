@@ -420,7 +420,7 @@ def test_keeper_that_is_away_during_a_wait_is_waited_for(
     run = Run(folder).begin()
     hosts.away.add("node02")
     run.execute(f"{FIRST}.submit_1")
-    run.dag.get_task(f"{FIRST}.wait_1").grace_s = 30
+    run.dag.get_task(f"{FIRST}.wait_1").grace_s = 600
 
     async def main() -> Any:
         waiting = asyncio.create_task(asyncio.to_thread(run.execute, f"{FIRST}.wait_1"))
