@@ -152,18 +152,19 @@ class DatabaseWorker:
             if entries and await self._has_missed_entries(keeper):
                 progress.restarts = True
                 return
-            is_other_cluster = False
             for number in entries:
                 if progress.is_stopping or progress.restarts:
                     return
-                is_other_cluster |= await self._executor.process(keeper, number)
+                is_other_cluster = await self._executor.process(keeper, number)
                 if progress.restarts:
                     return
+                if is_other_cluster:
+                    # Before the next entry, which may be a statement of this replica: it waits for whoever is
+                    # there. And before the pointer: if this fails, it is done again.
+                    progress.cluster = await read_cluster(keeper, paths, self._replica.group)
                 self._errors = ("", 0)
                 progress.pointer = max(progress.pointer, number)
                 progress.announce()
-            if is_other_cluster:
-                progress.cluster = await read_cluster(keeper, paths, self._replica.group)
             if entries:
                 await self._clean(keeper)
                 continue

@@ -17,7 +17,8 @@ from engine.databases import (
 from engine.databases.digest import digest_of, hash_of
 from engine.databases.entry_cleanup import clean_log
 from engine.ddl.attempt import Fence
-from engine.errors import Code, SqlError
+from engine.ddl.output import OutputMode
+from engine.errors import Code, ConnectionLoss, SqlError
 from engine.keeper.base import Op, OpResult
 from engine.keeper.memory import MemoryKeeperServer
 from engine.keeper.recipes import remove_recursive
@@ -54,6 +55,69 @@ def test_a_replica_held_up_for_longer_than_the_log_is_kept_does_not_pass_over_wh
             await replica.database.stop(grace_s=1)
 
     run_simulation(1, main)
+
+
+def test_a_statement_behind_the_coming_of_a_replica_is_waited_for_on_that_one_too() -> None:
+    """1. A replica is at an entry. 2. Another one joins, and the first gets a statement. 3. It goes on, and
+    sees the entries of both at once."""
+
+    async def main(env: SimulationEnv) -> list[str]:
+        server, (first, second) = await replicas(env, "r1", "r2")
+        database, schema, goes_on = first.database, first.schema, asyncio.Event()
+        assert schema is not None and database is not None
+        execute = schema.execute
+
+        async def is_held_up(number: int, query: str, settings: Mapping[str, str], fence: Fence) -> None:
+            await goes_on.wait()
+            await execute(number, query, settings, fence)
+
+        schema.execute = is_held_up  # type: ignore[method-assign]
+        assert await second.submit("CREATE a t") == "ok"
+        third = Replica("r3", env.fork(), server)
+        third.start(None)
+        await asyncio.sleep(5.0)
+        statement = asyncio.ensure_future(
+            database.submit(
+                "CREATE b t",
+                settings={},
+                initial_query_id="",
+                execute=lambda commit: schema.as_initiator("CREATE b t", commit),
+                timeout_s=60,
+            )
+        )
+        await asyncio.sleep(5.0)
+        goes_on.set()
+        rows = database.outcomes(await statement, mode=OutputMode.THROW, timeout_s=60, synced=False)
+        done = sorted([row.replica async for row in rows])
+        await stop(first, second, third)
+        return done
+
+    assert run_simulation(1, main) == ["r1", "r2", "r3"]
+
+
+def test_a_replica_whose_coming_was_heard_of_when_the_connection_broke_is_known_soon() -> None:
+    async def main(env: SimulationEnv) -> list[str]:
+        server, first, database = await one_replica(env)
+        assert first.holder is not None
+        session: Any = await first.holder.get()
+        children, broken = session.children, list[str]()
+
+        async def breaks_once(path: str, **options: Any) -> Any:
+            if path == PATHS.replicas and not broken:
+                broken.append(path)
+                raise ConnectionLoss("The connection was lost")
+            return await children(path, **options)
+
+        session.children = breaks_once
+        second = Replica("r2", env.fork(), server)
+        second.start(None)
+        await asyncio.sleep(30.0)
+        assert broken and not session.is_expired
+        known = [replica.full_name for replica in database.cluster.replicas]
+        await stop(first, second)
+        return known
+
+    assert run_simulation(1, main) == ["s|r1", "s|r2"]
 
 
 @pytest.mark.parametrize("removal", ["done", "begun"])
