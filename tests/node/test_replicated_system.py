@@ -62,7 +62,7 @@ def test_a_part_keeps_its_name_while_a_renamed_column_waits_to_be_rewritten(pair
 def test_system_tables_have_the_columns_that_they_have_without_replicated_tables(pair: Pair) -> None:
     t = pair.table()
     pair.n1.query(f"INSERT INTO {t} VALUES (1, 'a')")
-    pair.n1.query(f"ALTER TABLE {t} ADD COLUMN n Int8")
+    pair.n1.query(f"ALTER TABLE {t} ADD COLUMN n Int8", alter_sync="2")
     for table in ("parts", "parts_columns", "tables"):
         own = f"SELECT name FROM system.columns WHERE database = 'system' AND table = '{table}'"
         columns = pair.n1.query(f"{own} AND default_kind = '' ORDER BY position").split()
