@@ -19,6 +19,8 @@ from engine.setting_values import number_of, plain_number
 class ReplicatedSettings:
     replicated_deduplication_window: int = 10_000
     replicated_deduplication_window_seconds: int = 3600
+    replicated_deduplication_window_for_async_inserts: int = 10_000
+    replicated_deduplication_window_seconds_for_async_inserts: int = 604_800
     max_replicated_logs_to_keep: int = 1000
     min_replicated_logs_to_keep: int = 10
     max_replicated_merges_in_queue: int = 1000

@@ -380,7 +380,7 @@ def test_metrics_count_what_the_node_does_and_chdb_does_not_know_of(pair: Pair) 
 
 def test_every_setting_about_replication_is_followed_or_known_to_change_nothing(pair: Pair) -> None:
     about = "replicat|merge_selec|force_merge|postpone|mutations|zookeeper|in_pool|fsync|part_storage"
-    others = "^shared_merge_tree|zero_copy|_fs_zookeeper|non_replicated|for_async_inserts"
+    others = "^shared_merge_tree|zero_copy|_fs_zookeeper|non_replicated"
     found = pair.n1.query(
         f"SELECT name FROM system.merge_tree_settings WHERE match(name, '{about}') "
         f"AND NOT match(name, '{others}') AND NOT match(description, '(?i)obsolete|for test')"

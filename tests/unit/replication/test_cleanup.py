@@ -365,16 +365,35 @@ def test_a_wrong_clock_of_the_node_removes_no_block() -> None:
     run(main)
 
 
-def test_blocks_in_the_directories_of_newer_servers_age_too() -> None:
+def test_blocks_in_the_directories_of_other_servers_age_too() -> None:
     async def main(bench: Bench) -> None:
-        settings = ReplicatedSettings(replicated_deduplication_window=1)
+        settings = ReplicatedSettings(
+            replicated_deduplication_window=1, replicated_deduplication_window_for_async_inserts=2
+        )
         replica = await bench.replica("r1", settings)
         keeper = await bench.keeper()
         for directory in (PATHS.async_blocks, PATHS.deduplication_hashes):
             for number in range(3):
                 await keeper.create(f"{directory}/all_{number}_{number}", b"all_0_0_0")
-        assert await BlockCleanup(replica.ctx).run_once() == 4
-        assert bench.children(PATHS.async_blocks) == ["all_2_2"]
+        assert await BlockCleanup(replica.ctx).run_once() == 3
+        assert bench.children(PATHS.async_blocks) == ["all_1_1", "all_2_2"]
+        assert bench.children(PATHS.deduplication_hashes) == ["all_2_2"]
+
+    run(main)
+
+
+def test_blocks_of_asynchronous_inserts_are_kept_for_a_week() -> None:
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica("r1")
+        keeper = await bench.keeper()
+        directories = (PATHS.blocks, PATHS.async_blocks, PATHS.deduplication_hashes)
+        for number, pause_s in enumerate((2 * 3600, 7 * 86_400 - 3600, 0)):
+            for directory in directories:
+                await keeper.create(f"{directory}/all_{number}_{number}", b"all_0_0_0")
+            await bench.env.sleep(pause_s)
+        await BlockCleanup(replica.ctx).run_once()
+        kept = [bench.children(directory) for directory in directories]
+        assert kept == [["all_2_2"], ["all_1_1", "all_2_2"], ["all_2_2"]]
 
     run(main)
 

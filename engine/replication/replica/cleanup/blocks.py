@@ -1,9 +1,10 @@
 """Block ids go when they are old or too many, or when the data that they stand for goes.
 
 Safety argument. An id may go when no client will repeat that insert any more: that is what the window says,
-in numbers and in seconds. "Now" is the newest id's age by Keeper's own clock, so a node whose clock is wrong
-removes nothing too early, and a table that nobody inserts into keeps its ids. Each removal is of the node
-that was judged: it is looked at again right before. A crash leaves fewer ids, and the next round goes on.
+in numbers and in seconds; what older servers note of asynchronous inserts has one of its own. "Now" is the
+newest id's age by Keeper's own clock, so a node whose clock is wrong removes nothing too early, and a table
+that nobody inserts into keeps its ids. Each removal is of the node that was judged: it is looked at again
+right before. A crash leaves fewer ids, and the next round goes on.
 
 It never removes an id inside both windows.
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from engine.errors import KeeperAnswer, MultiFailed, NoNode, NotEmpty
 from engine.keeper.base import Children, Keeper, Remove, Stat
@@ -23,6 +25,14 @@ from engine.replication.paths import TablePaths
 from engine.replication.replica.context import ReplicaContext
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """How many ids are kept, and for how long."""
+
+    ids: int
+    seconds: int
 
 
 class BlockCleanup:
@@ -44,15 +54,26 @@ class BlockCleanup:
             for path, stat in zip(unseen, await keeper.exists_many(unseen), strict=True):
                 if stat is not None:
                     self._seen[path] = stat
-            removed += await self._remove(keeper, await self._confirmed(keeper, self._outdated(paths)))
+            outdated = self._outdated(paths, self._window(directory))
+            removed += await self._remove(keeper, await self._confirmed(keeper, outdated))
         self._seen = {path: stat for path, stat in self._seen.items() if path in present}
         if removed:
             log.info("replication.blocks_cleaned table=%s removed=%d", self._ctx.name, removed)
         return removed
 
-    def _outdated(self, paths: Sequence[str]) -> Sequence[str]:
-        """What is behind the first `window` ids, or older than the window's seconds; newest first."""
+    def _window(self, directory: str) -> _Window:
         settings = self._ctx.settings
+        if directory == self._ctx.paths.async_blocks:
+            return _Window(
+                settings.replicated_deduplication_window_for_async_inserts,
+                settings.replicated_deduplication_window_seconds_for_async_inserts,
+            )
+        return _Window(
+            settings.replicated_deduplication_window, settings.replicated_deduplication_window_seconds
+        )
+
+    def _outdated(self, paths: Sequence[str], window: _Window) -> Sequence[str]:
+        """What is behind as many ids as are kept, or too old beside the newest; newest first."""
         dated = sorted(
             (
                 (stat.ctime_ms, stat.czxid, path)
@@ -63,11 +84,11 @@ class BlockCleanup:
         )
         if not dated:
             return ()
-        oldest_ms = dated[0][0] - settings.replicated_deduplication_window_seconds * 1000
+        oldest_ms = dated[0][0] - window.seconds * 1000
         return [
             path
             for place, (ctime_ms, _, path) in enumerate(dated)
-            if place >= settings.replicated_deduplication_window or ctime_ms < oldest_ms
+            if place >= window.ids or ctime_ms < oldest_ms
         ]
 
     async def _confirmed(self, keeper: Keeper, paths: Sequence[str]) -> Sequence[str]:
