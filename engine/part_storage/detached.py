@@ -12,11 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from engine.errors import Code, SqlError
-from engine.names import escape_for_file_name, quote_string
+from engine.names import escape_for_file_name
 from engine.part_storage.disk import force_directory, force_names, force_path
 from engine.part_storage.part_files import hash_of_part, link_part, name_in, partition_of, remove_tree
 from engine.part_storage.part_uuid import UUID_FILE
-from engine.part_storage.publishing import free_detached
+from engine.part_storage.publishing import drop_local, keep_in_detached, place_in_detached
 from engine.part_storage.recovery import CHDB_BROKEN_PREFIX, broken_directory
 from engine.part_storage.table_state import PASSING_MARK, TableState
 from engine.part_storage.workers import Connection
@@ -84,7 +84,7 @@ class DetachedParts:
         if source is None:
             return
         name = str(DetachedPart.of(directory).name or directory)
-        source.rename(free_detached(self._state, f"{prefix}_{name}" if prefix else name))
+        source.rename(place_in_detached(self._state, f"{prefix}_{name}" if prefix else name))
         force_directory(self._state.detached, self._state.durability)
 
     def set_aside(self, connection: Connection, directory: str, prefix: str) -> None:
@@ -97,18 +97,19 @@ class DetachedParts:
             return
         local_name = source.name.removeprefix(CHDB_BROKEN_PREFIX)
         name = name_in(source, partition_of(local_name))
-        target = free_detached(state, f"{prefix}_{name or local_name}")
+        kept_as = f"{prefix}_{name or local_name}"
         if source.parent == state.data:  # readers see it: chDB has to let go of it
-            link_part(source, target, name=None)
-            connection.execute(f"ALTER TABLE {state.table.quoted} DROP PART {quote_string(source.name)}")
+            keep_in_detached(state, source, kept_as)
+            drop_local(connection, state.table, [source.name])
         else:
+            target = place_in_detached(state, kept_as)
             source.rename(target)
             (target / UUID_FILE).unlink(missing_ok=True)
         force_directory(state.detached, state.durability)
 
     def keep_staged(self, directory: Path, name: str) -> None:
         """A staged part's directory becomes one of `detached/`, of this name or one like it."""
-        target = free_detached(self._state, name)
+        target = place_in_detached(self._state, name)
         directory.rename(target)
         (target / UUID_FILE).unlink(missing_ok=True)
         force_directory(self._state.detached, self._state.durability)

@@ -41,7 +41,7 @@ from functools import partial
 from pathlib import Path
 
 from engine.errors import Code, SqlError, is_passing
-from engine.names import quote_string
+from engine.names import TableName, quote_string
 from engine.part_storage.column_notes import needs_other_form
 from engine.part_storage.disk import force_directory, force_to_disk
 from engine.part_storage.live_marks import have_room_for, live_marks, write_marks
@@ -152,15 +152,6 @@ class Publisher:
         own = [name for name in own if not needs_other_form(state, state.active[name])]
         for partition_id in sorted({name.partition_id for name in own}):
             self._swap(connection, partition_id, [], [], [n for n in own if n.partition_id == partition_id])
-
-    def drop_local(self, connection: Connection, local_names: Sequence[str]) -> None:
-        """Take single parts away by chDB's names; for `load`, before anybody reads."""
-        for name in local_names:
-            try:
-                connection.execute(f"ALTER TABLE {self._state.table.quoted} DROP PART {quote_string(name)}")
-            except SqlError as error:
-                if error.code != Code.NO_SUCH_DATA_PART:  # chDB removes empty parts by itself
-                    raise
 
     # -- attach --------------------------------------------------------------------------------------------
 
@@ -422,17 +413,7 @@ class Publisher:
         if not source.is_dir():
             log.error("part_storage.part_is_gone table=%s part=%s", state.table, name)
             return
-        directory = f"{prefix}_{name}" if prefix else str(name)
-        # A process that was killed behind this step does it again: twice kept would be twice attached.
-        if is_linked(source, state.detached / directory):
-            force_to_disk(state.detached / directory, state.durability, parent=state.detached)
-            return
-        target = free_detached(state, directory)
-        unfinished = state.staged_root / f"{TEMPORARY_PREFIX}detached_{name}"
-        remove_tree(unfinished)
-        link_part(source, unfinished, name=None)
-        unfinished.rename(target)
-        force_to_disk(target, state.durability, parent=state.detached)
+        keep_in_detached(state, source, f"{prefix}_{name}" if prefix else str(name))
 
 
 def _level(name: PartName) -> int:
@@ -448,10 +429,34 @@ def _is_whole(directory: Path) -> bool:
     return True
 
 
-def free_detached(state: TableState, directory: str) -> Path:
-    """A name in `detached/` that is free: chDB, too, adds `_tryN`."""
+def drop_local(connection: Connection, table: TableName, local_names: Sequence[str]) -> None:
+    """Take single parts away by chDB's names; at the start, before anybody reads."""
+    for name in local_names:
+        try:
+            connection.execute(f"ALTER TABLE {table.quoted} DROP PART {quote_string(name)}")
+        except SqlError as error:
+            # chDB removes empty parts by itself, and a swap has put all others of the partition away.
+            if error.code != Code.NO_SUCH_DATA_PART:
+                raise
+
+
+def keep_in_detached(state: TableState, source: Path, directory: str) -> None:
+    """Links of a part become a directory of `detached/`, of this name or one like it. A process that was
+    killed behind this step does it again: twice kept would be twice attached."""
+    target = place_in_detached(state, directory, of=source)
+    if not target.exists():
+        unfinished = state.staged_root / f"{TEMPORARY_PREFIX}detached_{directory}"
+        remove_tree(unfinished)
+        link_part(source, unfinished, name=None)
+        unfinished.rename(target)
+    force_to_disk(target, state.durability, parent=state.detached)
+
+
+def place_in_detached(state: TableState, directory: str, *, of: Path | None = None) -> Path:
+    """A name in `detached/` that is free: chDB, too, adds `_tryN`. Or one under which the part `of` is kept
+    already."""
     target, number = state.detached / directory, 0
-    while target.exists():
+    while target.exists() and not (of is not None and is_linked(of, target)):
         number += 1
         target = state.detached / f"{directory}_try{number}"
     return target

@@ -33,7 +33,7 @@ from engine.part_storage.part_files import (
     remove_tree,
 )
 from engine.part_storage.part_uuid import UUID_FILE, part_of_text, uuid_of
-from engine.part_storage.publishing import Publisher
+from engine.part_storage.publishing import Publisher, drop_local
 from engine.part_storage.scratch_tables import ScratchTables
 from engine.part_storage.table_state import PASSING_MARK, TEMPORARY_PREFIX, LocalPart, TableState
 from engine.part_storage.workers import Connection
@@ -65,7 +65,7 @@ def load(
         _hold_settings(connection, state, scratch)
     broken: list[str] = []
     alterer.load(connection)
-    _load_active(connection, state, publisher, broken)
+    _load_active(connection, state, broken)
     alterer.find_originals()
     publisher.show_own_bytes(connection)
     _take_back_passing(state)
@@ -93,7 +93,7 @@ def _hold_settings(connection: Connection, state: TableState, scratch: ScratchTa
     state.has_hidden_settings = True
 
 
-def _load_active(connection: Connection, state: TableState, publisher: Publisher, broken: list[str]) -> None:
+def _load_active(connection: Connection, state: TableState, broken: list[str]) -> None:
     table = state.table
     rows = connection.rows(
         "SELECT name, active, uuid, rows FROM system.parts"
@@ -121,7 +121,7 @@ def _load_active(connection: Connection, state: TableState, publisher: Publisher
         dead += copies[:-1]
     if dead:
         log.info("part_storage.leftovers table=%s parts=%s", table, ",".join(sorted(dead)))
-        publisher.drop_local(connection, dead)
+        drop_local(connection, table, dead)
     if marks and not any(not row[1] for row in rows):
         forget_marks(state)
     found: list[LocalPart] = []

@@ -178,6 +178,9 @@ async def activate(ctx: ReplicaContext, keeper: Keeper, startup: Startup) -> Non
         is_forced = startup.is_forced or await keeper.exists(ctx.me.force_restore_data) is not None
         if not is_forced:
             startup_check.check_broken(ctx, startup.broken, startup.broken_bytes)
+        for directory in startup.broken:  # before others of its partition are taken away, and it with them
+            await ctx.store.set_aside(directory, "broken-on-start")
+        startup.broken, startup.broken_bytes = (), 0
         ctx.metadata_version = peers.number((await keeper.get(ctx.me.metadata_version)).data)
         await startup_check.settle_attaching(ctx, keeper)
         await give_up_restoring(ctx, keeper)
@@ -196,9 +199,7 @@ async def activate(ctx: ReplicaContext, keeper: Keeper, startup: Startup) -> Non
             await check_structure(ctx, keeper, is_forced=is_forced)
         if await startup_check.check_parts(ctx, keeper, is_forced=is_forced):
             await queue_loader.load(ctx, keeper)
-        for directory in startup.broken:
-            await ctx.store.set_aside(directory, "broken-on-start")
-        startup.broken, startup.broken_bytes, startup.is_forced = (), 0, False
+        startup.is_forced = False
         await try_remove(keeper, ctx.me.force_restore_data)
     except UnknownOutcome:
         raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +17,8 @@ from engine.node.interserver.protocol import NEWEST_VERSION
 from engine.node.interserver.sending import PartSender
 from engine.part_storage import ChdbPartStore, open_plain, transfer
 from engine.part_storage.part_uuid import UUID_FILE
+from engine.part_storage.publishing import Publisher
+from engine.part_storage.workers import Connection
 from engine.replication.part_checksums import PartDiffers
 from engine.replication.part_header import PartHeader
 from engine.replication.part_name import PartName
@@ -401,6 +403,49 @@ async def test_what_chdb_took_for_broken_is_reported_and_set_aside(tmp_path: Pat
         assert listed == [("broken", "all_3_3_0"), ("broken", "all_6_6_0")]
         assert (await store.load()).broken == ()
         assert await rows(pool) == "2"
+
+
+async def test_a_broken_part_is_set_aside_also_behind_a_change_of_its_partition(tmp_path: Path) -> None:
+    """The change has hidden it: it is no part of the table that chDB could drop any more."""
+    async with opened(tmp_path, CREATE) as (pool, store):
+        await store.load()
+        for number in range(1, 4):
+            await add(pool, store, f"SELECT {number}, 'x'", f"all_{number}_{number}_0")
+        (store.state.active[PartName.parse("all_2_2_0")].directory / UUID_FILE).unlink()
+    async with opened(tmp_path) as (pool, store):
+        (broken,) = (await store.load()).broken
+        await store.remove(named("all_1_1_0"), fate=Fate.DETACH, prefix="ignored")
+        for _ in range(2):
+            await store.set_aside(broken, "broken-on-start")
+        directories = [each.directory for each in await store.detached()]
+        assert directories == [f"broken-on-start_{broken}", "ignored_all_1_1_0"]
+        assert await rows(pool) == "3"
+
+
+async def test_a_part_that_a_killed_process_has_kept_under_another_name_is_not_kept_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. Another part of its name is kept. 2. A process keeps it beside that one, and is killed before it has
+    taken it away. 3. The next one does so again."""
+    name = PartName.parse("all_0_0_0")
+
+    def killed(self: Publisher, connection: Connection, going: Sequence[PartName]) -> None:
+        raise RuntimeError
+
+    async with opened(tmp_path, CREATE) as (pool, store):
+        await store.load()
+        await add(pool, store, "SELECT 1, 'x'", str(name))
+        await store.remove([name], fate=Fate.DETACH, prefix="restoring")
+        await add(pool, store, "SELECT 2, 'x'", str(name))
+        with monkeypatch.context() as patch, pytest.raises(RuntimeError):
+            patch.setattr(Publisher, "_take_away", killed)
+            await store.remove([name], fate=Fate.DETACH, prefix="restoring")
+        assert await rows(pool) == "2"
+    async with opened(tmp_path) as (pool, store):
+        await store.load()
+        await store.remove([name], fate=Fate.DETACH, prefix="restoring")
+        directories = [each.directory for each in await store.detached()]
+        assert directories == [f"restoring_{name}", f"restoring_{name}_try1"]
 
 
 async def test_parts_of_a_plain_table_are_copied_while_it_goes_on(tmp_path: Path) -> None:

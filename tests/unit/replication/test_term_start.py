@@ -230,6 +230,23 @@ async def test_too_many_broken_bytes_keep_the_replica_read_only_until_it_is_forc
     )
 
 
+@simulated
+async def test_a_broken_part_is_set_aside_before_others_are_taken_away(bench: Bench) -> None:
+    """Taking parts away puts all of their partition in another place: it would go with them, and not be kept.
+    It is set aside also where something else keeps the replica read-only then."""
+    (one,) = await bench.cluster(1)
+    for key in range(3):
+        await one.insert(key)
+    await bench.quiet(one)
+    await one.stop()
+    one.disk.damage(P("all_0_0_0"), Damage.TRUNCATION, 3)
+    for number in (1, 2):
+        await bench.admin.remove(one.ctx.me.part(P(f"all_{number}_{number}_0")))
+    again = await bench.start("r1", one.disk, is_awaited=False)
+    await bench.until(lambda: "2 rows of 2 total rows" in again.ctx.readonly_reason)
+    assert again.detached == ["broken-on-start_all_0_0_0"] and again.active == ["all_1_1_0", "all_2_2_0"]
+
+
 async def _two_parts_are_broken(bench: Bench, setting: str, text: str) -> None:
     one, two = await bench.cluster(2)
     for key in range(3):
