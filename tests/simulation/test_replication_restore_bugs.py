@@ -20,7 +20,7 @@ from engine.replication.block_id import BlockId
 from engine.replication.commands import drop, restore
 from engine.replication.part_name import PartName
 from engine.replication.part_store import DetachedPart, Fate
-from engine.replication.replica import background, startup_check, term
+from engine.replication.replica import background, term
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.merging.mutation_book import MutationBook, MutationState
 from engine.replication.table_definition import TableDefinition
@@ -117,10 +117,7 @@ def a_part_is_attached_again_by_the_next_attempt(monkeypatch: pytest.MonkeyPatch
     """RESTORE was killed between the transaction and the removal of the directory. Two things keep it from
     that: what the store has noted, and the block id; here neither is there."""
 
-    async def forget(ctx: ReplicaContext, keeper: Keeper) -> None:
-        return None
-
-    monkeypatch.setattr(startup_check, "settle_attaching", forget)
+    monkeypatch.setattr(MemoryPartStore, "attaching", property(lambda self: {}))
     identity, count = restore._identity, itertools.count()
 
     def another(name: PartName, detached: DetachedPart) -> BlockId:

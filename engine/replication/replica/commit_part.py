@@ -224,9 +224,11 @@ async def publish(
 ) -> None:
     """Show parts that are in Keeper to readers, in the place of what they cover and of the range.
 
-    A part that is covered by what readers see already would show its rows twice: it is thrown away. Checks
-    of parts that were missing, and that now are here, covered or replaced, are over.
+    A part that is covered by what readers see already would show its rows twice: it is thrown away. What a
+    part was staged of in `detached/` goes when readers see its rows: it would be attached twice. Checks of
+    parts that were missing, and that now are here, covered or replaced, are over.
     """
+    taken = [directory for directory, part in ctx.store.attaching.items() if part in parts]
     spans = [*parts, *([replacing] if replacing else [])]
     partition_ids = {span.partition_id for span in spans}
     near = [name for name in ctx.store.active if name.partition_id in partition_ids and name not in parts]
@@ -241,6 +243,8 @@ async def publish(
             shown.append(part)
     if shown or hidden:
         await ctx.store.publish(shown, hidden)
+    for directory in taken:
+        await ctx.store.remove_detached(directory)
     for part in list(ctx.parts_to_check):
         is_untouched = part in ctx.store.active and part not in shown
         if not is_untouched and any(span.contains(part) for span in spans):

@@ -19,10 +19,10 @@ _OWN_PREFIXES = ("", "restoring")
 """What a user detached, and what SYSTEM RESTORE REPLICA did."""
 
 
-async def stage_own_detached(ctx: ReplicaContext, part: PartName, checksum: str) -> str | None:
+async def stage_own_detached(ctx: ReplicaContext, part: PartName, checksum: str) -> bool:
     """Stage `part` from a directory in `detached/` that is whole and has this checksum (hexadecimal).
 
-    Returns the directory, which stays there until the part is committed; None if there is none.
+    Whether there is one. It stays there until the part is shown (`commit_part.publish`).
     """
     checksum = checksum.lower()
     candidates = [
@@ -42,6 +42,6 @@ async def stage_own_detached(ctx: ReplicaContext, part: PartName, checksum: str)
             )
             continue
         if staged.digest.hash_text == checksum:
-            return candidate.directory
+            return True
         await ctx.store.discard(part)  # somebody has put another one there meanwhile
-    return None
+    return False

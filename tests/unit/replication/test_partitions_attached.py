@@ -9,8 +9,9 @@ from functools import partial
 
 import pytest
 
-from engine.errors import Code, SqlError
+from engine.errors import BadArguments, Code, SqlError
 from engine.keeper import Create
+from engine.keeper.base import Op, OpResult
 from engine.replication.commands import partitions, replace_range
 from engine.replication.commands.copied_parts import most_copies
 from engine.replication.commands.mutate import create_mutation
@@ -99,6 +100,37 @@ def test_a_detached_part_with_the_same_data_and_other_columns_gives_way_to_that_
         (name,) = await partitions.attach_partition(first.ctx, "all", sync=Sync.ALL)
         check_equal(first, second)
         assert second.disk.active[name].columns == stored.columns
+
+    run(main)
+
+
+def test_what_a_replica_took_from_its_own_detached_goes_also_if_keeper_did_not_take_it_at_once() -> None:
+    """1. A replica stages what it has in detached/. 2. Keeper refuses the commit, and takes the next one.
+    3. The partition is detached and attached once more."""
+
+    async def main(live: Live) -> None:
+        first, second = await live.cluster(2)
+        await first.insert(1)
+        await live.quiet()
+        await partitions.drop_partition(first.ctx, "all", fate=RangeFate.DETACH, sync=Sync.ALL)
+        session = second.ctx.session()
+        real, refused = session.multi, list[Sequence[Op]]()
+
+        async def refuse_once(ops: Sequence[Op]) -> list[OpResult]:
+            if any(isinstance(op, Create) and op.path.startswith(second.ctx.me.parts) for op in ops):
+                del session.multi
+                refused.append(ops)
+                raise BadArguments(ops[0].path, "full")
+            return await real(ops)
+
+        session.multi = refuse_once  # type: ignore[method-assign]
+        await partitions.attach_partition(first.ctx, "all", sync=Sync.ALL)
+        check_equal(first, second)
+        assert refused and not second.disk.detached
+        await partitions.drop_partition(first.ctx, "all", fate=RangeFate.DETACH, sync=Sync.ALL)
+        await partitions.attach_partition(second.ctx, "all", sync=Sync.ALL)
+        check_equal(first, second)
+        assert second.keys() == [1]
 
     run(main)
 

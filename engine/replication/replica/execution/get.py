@@ -165,9 +165,7 @@ async def _fetch(ctx: ReplicaContext, holder: peers.Holder) -> None:
 
 async def _attach_own(ctx: ReplicaContext, action: AttachPart) -> bool:
     """Take the part from `detached/` if something there has the right checksum and is whole."""
-    directory = await stage_own_detached(ctx, action.part, action.checksum)
-    if directory is None:
+    if not await stage_own_detached(ctx, action.part, action.checksum):
         return False
     await commit_produced(ctx, action.part)
-    await ctx.store.remove_detached(directory)
     return True

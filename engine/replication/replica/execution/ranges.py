@@ -72,7 +72,6 @@ async def replace_range(ctx: ReplicaContext, queued: QueuedEntry) -> None:
         if active.get_containing(result) is None
     ]
     parts: list[PartName] = []
-    taken: list[str] = []
     for source, result, checksum in wanted:
         if any(part.contains(result) for part in parts):
             continue
@@ -80,9 +79,8 @@ async def replace_range(ctx: ReplicaContext, queued: QueuedEntry) -> None:
             parts.append(result)
         elif (fetched := await _fetch(ctx, queued, result)) is not None:
             parts.append(fetched)
-        elif (directory := await stage_own_detached(ctx, result, checksum)) is not None:
+        elif await stage_own_detached(ctx, result, checksum):
             parts.append(result)
-            taken.append(directory)
         elif not ctx.queue.is_to_be_dropped(result):
             raise SqlError(
                 Code.NO_REPLICA_HAS_PART, f"No active replica has part {result} or a covering part"
@@ -95,8 +93,6 @@ async def replace_range(ctx: ReplicaContext, queued: QueuedEntry) -> None:
     kept = [part for part in action.results if part in ctx.store.active]
     if parts or kept:
         await commit_parts(ctx, [*kept, *parts], replacing=span, at_once=True)
-        for directory in taken:
-            await ctx.store.remove_detached(directory)
     elif span is not None:
         await ctx.store.remove(sorted(part for part in ctx.store.active if span.contains(part)))
         await forget_parts(ctx, ctx.session(), span)
