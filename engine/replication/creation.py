@@ -14,6 +14,7 @@ ClickHouse's ReplicatedMergeTree.
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -25,11 +26,19 @@ NO_PINNED_PARTS = b'{"part_uuids":"[]"}'
 _NO_SERVER = UUID(int=0)
 
 
+class FirstParts(enum.Enum):
+    """What a table's first replica begins with."""
+
+    NONE = "nothing"
+    PUT_ASIDE = "what SYSTEM RESTORE REPLICA has put aside, to be attached"
+
+
 @dataclass(frozen=True, slots=True)
 class NewReplica:
     """What a node brings to Keeper with a table: the texts of `metadata` and `columns`, and who it is.
 
     `metadata_version` is that of the table's `metadata` node for a replica that joins, 0 for the first one.
+    `first_parts` counts only if the table is made with it.
     """
 
     metadata: bytes
@@ -37,6 +46,7 @@ class NewReplica:
     table_uuid: UUID
     server_uuid: UUID = _NO_SERVER
     metadata_version: int = 0
+    first_parts: FirstParts = FirstParts.NONE
 
     @property
     def creator_info(self) -> bytes:
@@ -69,6 +79,7 @@ def table_ops(paths: TablePaths, replica: ReplicaPaths, new: NewReplica) -> tupl
         Create(paths.quorum_failed_parts),
         Create(paths.mutations),
         *_replica_nodes(replica, new, is_lost=b"0"),
+        *([Create(replica.restoring)] if new.first_parts is FirstParts.PUT_ASIDE else []),
     )
 
 

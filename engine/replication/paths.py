@@ -77,6 +77,11 @@ class ReplicaPaths:
         return f"{self.root}/flags/force_restore_data"
 
     @property
+    def restoring(self) -> str:
+        """Of SYSTEM RESTORE REPLICA, made with the table: the parts that it has put aside are the table's."""
+        return f"{self.root}/flags/restoring"
+
+    @property
     def metadata(self) -> str:
         return f"{self.root}/metadata"
 

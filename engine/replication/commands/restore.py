@@ -15,8 +15,12 @@ Safety argument. The replica is read-only, and there is nothing of it in Keeper.
    block id of its own made of its directory's name. The directory goes after that. Of an attempt that crashed
    before that, the next term removes it (`startup_check.settle_attaching`), so nothing is attached twice.
 
-Whether 4 is due is not remembered anywhere: a replica made the table exactly if both were created by one
-transaction. It never deletes a part that is not attached: what is left over stays in `detached/`.
+Whether 4 is due is said by a node (`flags/restoring`) that the transaction makes which makes the table, and
+that goes when all is attached. So if 2 did not come to pass, and Keeper has the replica as it was before (it
+was another Keeper, or its data is back), nothing is attached: what Keeper knows takes its old place instead
+of being fetched (`give_up_restoring`).
+
+It never deletes a part that is not attached: what is left over stays in `detached/`.
 
 Source: ClickHouse's StorageReplicatedMergeTree::restoreMetadataInZooKeeper.
 """
@@ -26,10 +30,12 @@ from __future__ import annotations
 import enum
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 
-from engine.errors import Code, NoNode, SqlError
+from engine.errors import Code, MalformedEntry, NoNode, OnclusterError, SqlError
 from engine.keeper.base import Keeper, Node
+from engine.keeper.recipes import try_remove
 from engine.replication.block_id import BlockId
 from engine.replication.columns import Columns
 from engine.replication.commands.create import (
@@ -41,11 +47,13 @@ from engine.replication.commands.create import (
 )
 from engine.replication.commands.insert_group import insert_group
 from engine.replication.commands.insert_transaction import Pending, attach_part
-from engine.replication.creation import NewReplica
+from engine.replication.creation import FirstParts, NewReplica
 from engine.replication.part_checksums import PartDiffers
 from engine.replication.part_name import PartName
 from engine.replication.part_store import DetachedPart, Fate, Part
+from engine.replication.replica import peers
 from engine.replication.replica.context import ReplicaContext
+from engine.replication.replica.startup_check import settle_attaching
 from engine.replication.table_definition import TableDefinition
 from engine.replication.table_metadata import TableMetadata, Weight, check_metadata
 
@@ -92,12 +100,14 @@ async def restore_replica(
         return Created.REUSED
     await refuse_stranger(keeper, ctx.paths)
     await _refuse_other_structure(ctx, keeper, definition, structure)
+    await settle_attaching(ctx, keeper)
     await ctx.store.remove(sorted(ctx.store.active), fate=Fate.DETACH, prefix=RESTORING)
     for name in sorted(ctx.store.staged):
         await ctx.store.discard(name)
     if structure is Structure.ADOPT:
         definition = await _adopted(ctx, keeper, definition)
         new = replace(new, metadata=definition.metadata.to_bytes(), columns=definition.columns.to_bytes())
+    new = replace(new, first_parts=FirstParts.PUT_ASIDE)
     created = await create_replica(keeper, ctx.paths, ctx.me, new, definition)
     log.info("replication.restored table=%s replica=%s what=%s", ctx.name, ctx.me.root, created.value)
     return created
@@ -150,19 +160,43 @@ async def _is_unfinished(ctx: ReplicaContext, keeper: Keeper) -> bool:
 
 
 async def is_founder(ctx: ReplicaContext, keeper: Keeper) -> bool:
-    """Whether the table was made by the transaction that made this replica."""
-    table, replica = await keeper.exists_many([ctx.paths.root, ctx.me.root])
-    return table is not None and replica is not None and table.czxid == replica.czxid
+    """Whether the table was made by a RESTORE of this replica that has not attached all its parts yet."""
+    return await keeper.exists(ctx.me.restoring) is not None
 
 
 async def give_up_restoring(ctx: ReplicaContext, keeper: Keeper) -> None:
-    """What step 1 has put aside on a replica that joined a table: bare names, before it gets other parts."""
+    """What step 1 has put aside on a replica that joined a table, or that is in Keeper as it was before: bare
+    names, before it gets other parts. What Keeper says is this replica's is staged, and shown by the check
+    at start."""
     # On a founder `attach_restored` may hold the lock, and wait for the term that begins behind this.
     if not await _put_aside(ctx) or await is_founder(ctx, keeper):
         return
     async with ctx.attaching:
         for each in await _put_aside(ctx):
-            await ctx.store.relabel_detached(each.directory, "")
+            if not await _take_back(ctx, keeper, each):
+                await ctx.store.relabel_detached(each.directory, "")
+
+
+async def _take_back(ctx: ReplicaContext, keeper: Keeper, detached: DetachedPart) -> bool:
+    """Whether this is a part of the replica's, and is staged as one. The directory goes when it is shown."""
+    name = detached.name
+    if name is None:
+        return False
+    try:
+        header = await peers.header(keeper, ctx.me, name)
+        if header is None or detached not in await ctx.store.detached_with(header.digest.hash_text):
+            return False
+        staged = await ctx.store.stage_detached(detached.directory, name)
+    except (PartDiffers, MalformedEntry, SqlError) as error:
+        log.error("replication.not_taken_back table=%s part=%s error=%s", ctx.name, detached.directory, error)
+        return False
+    if staged.header != header:
+        await ctx.store.discard(name)
+        return False
+    if name in ctx.store.active:  # step 1 had come to the copy and no further
+        await ctx.store.remove_detached(detached.directory)
+    log.info("replication.taken_back table=%s part=%s", ctx.name, name)
+    return True
 
 
 async def _put_aside(ctx: ReplicaContext) -> list[DetachedPart]:
@@ -172,12 +206,12 @@ async def _put_aside(ctx: ReplicaContext) -> list[DetachedPart]:
 async def attach_restored(ctx: ReplicaContext) -> int:
     """Step 4, in a term; also once in each term, for an attempt that crashed. Returns how many were attached.
 
-    A damaged part stays where it is, and is logged. Raises as `insert_group`; repeatable.
+    A damaged part stays in `detached/`, as a broken one, and is logged. Raises as `insert_group`; repeatable.
     """
     async with ctx.attaching:
-        waiting = [(each.name, each) for each in await _put_aside(ctx) if each.name is not None]
-        if not waiting or not await is_founder(ctx, ctx.session()):
+        if not await is_founder(ctx, ctx.session()):
             return 0
+        waiting = [(each.name, each) for each in await _put_aside(ctx) if each.name is not None]
         attached = 0
         for name, each in sorted(waiting, key=lambda found: (found[0], found[1].directory)):
             part = Pending(
@@ -189,9 +223,12 @@ async def attach_restored(ctx: ReplicaContext) -> int:
                 log.error(
                     "replication.not_restored table=%s part=%s error=%s", ctx.name, each.directory, error
                 )
+                await ctx.store.relabel_detached(each.directory, "broken")
                 continue
             await ctx.store.remove_detached(each.directory)
             attached += 1
+        with suppress(OnclusterError):  # all is done; the next term removes it
+            await try_remove(ctx.session(), ctx.me.restoring)
         return attached
 
 

@@ -105,11 +105,16 @@ def _names(names: Iterable[str]) -> list[PartName]:
 
 async def settle_attaching(ctx: ReplicaContext, keeper: Keeper) -> None:
     """Of what an ATTACH that ended in the middle has left in `detached/`: what became a part of this replica
-    goes, or it would be attached once more. To be called before anything takes parts away."""
+    goes, or it would be attached once more. To be called before anything takes parts away; Keeper may have
+    lost the replica."""
     noted = {each: part for each, part in ctx.store.attaching.items() if part not in ctx.in_flight}
     if not noted:
         return
-    there = ActivePartSet([*ctx.store.active, *_names((await keeper.children(ctx.me.parts)).names)])
+    (listed,) = await keeper.children_many([ctx.me.parts])
+    if isinstance(listed, KeeperAnswer) and not isinstance(listed, NoNode):
+        raise listed
+    names = [] if isinstance(listed, KeeperAnswer) else listed.names
+    there = ActivePartSet([*ctx.store.active, *_names(names)])
     for directory, part in sorted(noted.items()):
         if there.get_containing(part) is None:
             await ctx.store.forget_attaching(directory)

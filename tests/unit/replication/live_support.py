@@ -133,6 +133,7 @@ class Live:
         self.replicas: dict[str, LiveReplica] = {}
         self.others: dict[tuple[str, str], PartStore] = {}
         self._holders: dict[str, SessionHolder] = {}
+        self._aside: dict[str, SessionHolder] = {}
 
     def holder(self, client: str) -> SessionHolder:
         """One for each node, as in a real one."""
@@ -189,6 +190,19 @@ class Live:
             replica.begin()
         for replica in mine:
             await replica.start()
+
+    def with_another_keeper(self, replica: LiveReplica) -> None:
+        """A process of the node's whose configuration names another Keeper, which is empty. It is to be
+        started."""
+        opening = MemoryKeeperServer(self.env).factory(session_timeout_s=10, client=replica.name)
+        self._aside[replica.name] = self._holders[replica.name]
+        self._holders[replica.name] = SessionHolder(opening, self.env)
+        replica.begin()
+
+    def with_its_keeper(self, replica: LiveReplica) -> None:
+        """And the next one, with its own again."""
+        self._holders[replica.name] = self._aside.pop(replica.name)
+        replica.begin()
 
     def lose_table(self, paths: TablePaths) -> None:
         """Keeper forgets a table, sessions go on."""

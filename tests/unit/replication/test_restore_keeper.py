@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
+from uuid import UUID
 
 import pytest
 
-from engine.errors import Code, SessionExpired, SqlError
+from engine.errors import BadArguments, Code, SessionExpired, SqlError
+from engine.keeper.base import Op, OpResult
 from engine.keeper.recipes import create_ancestors, remove_recursive
+from engine.replication.commands import partitions
 from engine.replication.commands.create import Created, create_replica
 from engine.replication.commands.drop import drop_replica
 from engine.replication.commands.insert import Inserter, InsertOptions
+from engine.replication.commands.partitions import RangeFate
 from engine.replication.commands.restore import (
     Structure,
     attach_restored,
@@ -20,9 +25,9 @@ from engine.replication.commands.restore import (
     restore_replica,
 )
 from engine.replication.settings import ReplicatedSettings
-from engine.testing.replication.disk import model_definition
+from engine.testing.replication.disk import Damage, model_definition
 from tests.unit.replication.create_support import fail_after
-from tests.unit.replication.live_support import Live
+from tests.unit.replication.live_support import Live, LiveReplica, check_equal
 from tests.unit.replication.live_support import run as run_live
 from tests.unit.replication.replica_bench import PATHS, Bench, Replica, new_replica, run
 
@@ -213,5 +218,125 @@ def test_a_replica_that_joins_a_restored_table_keeps_its_parts_for_the_clone() -
         assert await attach_restored(two.ctx) == 0
         await give_up_restoring(two.ctx, two.ctx.session())
         assert list(two.disk.detached) == ["all_0_0_0"]
+
+    run(main)
+
+
+def test_what_a_killed_attach_has_attached_is_not_there_to_be_attached_again_behind_a_restore() -> None:
+    """1. A part is attached, and its directory is still there when the node is killed. 2. Keeper loses the
+    table before the node starts again. 3. It is restored."""
+
+    async def main(live: Live) -> None:
+        (one,) = await live.cluster(1)
+        await one.insert(1)
+        await partitions.drop_partition(one.ctx, "all", fate=RangeFate.DETACH)
+        detached = dict(one.disk.detached)
+        (name,) = await partitions.attach_partition(one.ctx, "all")
+        await one.stop()
+        one.disk.detached |= detached
+        one.disk.attaching |= dict.fromkeys(detached, name)
+        live.lose_table(PATHS)
+        one.begin()
+        await one.table.start()
+        await one.table.restore(UUID(int=7))
+        assert await one.table.wait_until_active(timeout_s=60)
+        await attach_restored(one.ctx)
+        assert await partitions.attach_partition(one.ctx, "all") == []
+        assert one.keys() == [1]
+
+    run_live(main)
+
+
+# -- the replica is in Keeper again as it was, and RESTORE had begun ----------------------------------------
+
+
+async def begin_to_restore(live: Live, replica: LiveReplica) -> None:
+    """1. The node is started with another, empty Keeper. 2. RESTORE puts the parts aside, and Keeper fails.
+    3. It is started with its own Keeper again."""
+    await replica.stop()
+    live.with_another_keeper(replica)
+    await replica.table.start()
+    keeper = await replica.holder.get()
+
+    async def full(ops: Sequence[Op]) -> list[OpResult]:
+        raise BadArguments(ops[0].path, "full")
+
+    keeper.multi = full  # type: ignore[method-assign]
+    with pytest.raises(BadArguments):
+        await replica.table.restore(UUID(int=7))
+    assert len(replica.disk.detached) == 3 and not replica.disk.active
+    await replica.table.stop()
+    live.with_its_keeper(replica)
+
+
+def test_what_a_restore_has_put_aside_is_in_its_place_again_when_keeper_has_the_replica_as_before() -> None:
+    async def main(live: Live) -> None:
+        one, two = await live.cluster(2)
+        for value in range(3):
+            await one.insert(value)
+        await live.quiet()
+        for replica in (one, two):  # the one that made the table, and one that did not
+            await begin_to_restore(live, replica)
+            live.network.fetches.clear()
+            await replica.start()
+            await live.quiet()
+            check_equal(one, two)
+            assert replica.keys() == [0, 1, 2] and not replica.disk.detached
+            assert live.network.fetches == []
+
+    run_live(main)
+
+
+def test_a_restore_killed_between_copies_and_removal_leaves_nothing_when_keeper_has_the_replica() -> None:
+    async def main(live: Live) -> None:
+        (one,) = await live.cluster(1)
+        await one.insert(1)
+        await one.stop()
+        (name,) = one.disk.active
+        one.disk.detached[f"restoring_{name}"] = one.disk.active[name]
+        one.begin()
+        await one.start()
+        await live.quiet()
+        check_equal(one)
+        assert one.keys() == [1] and not one.disk.detached
+
+    run_live(main)
+
+
+@pytest.mark.parametrize("damage", [None, Damage.BIT_FLIP], ids=["another part", "a damaged part"])
+def test_what_is_not_the_part_that_keeper_knows_is_fetched_and_stays_aside(damage: Damage | None) -> None:
+    async def main(live: Live) -> None:
+        one, two = await live.cluster(2)
+        for value in range(3):
+            await one.insert(value)
+        await live.quiet()
+        await begin_to_restore(live, one)
+        aside = one.disk.detached
+        if damage is None:
+            aside["restoring_all_0_0_0"] = aside["restoring_all_1_1_0"]
+        else:
+            aside["restoring_all_0_0_0"] = aside["restoring_all_0_0_0"].damaged(damage, 3)
+        await one.start()
+        await live.quiet()
+        check_equal(one, two)
+        assert one.keys() == [0, 1, 2] and list(one.disk.detached) == ["all_0_0_0"]
+
+    run_live(main)
+
+
+def test_a_damaged_part_is_put_aside_as_broken_and_the_restore_is_over() -> None:
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica("r1")
+        for value in range(2):
+            await Inserter(replica.ctx).commit([await replica.write(value)], InsertOptions())
+        await lose_keepers_data(bench, replica)
+        await restore_replica(replica.ctx, await replica.holder.get(), new_replica(1), model_definition())
+        aside = replica.disk.detached
+        aside["restoring_all_0_0_0"] = aside["restoring_all_0_0_0"].damaged(Damage.BIT_FLIP, 3)
+        await replica.activate()
+        assert bench.has(replica.ctx.me.restoring)
+        assert await attach_restored(replica.ctx) == 1
+        assert replica.values() == [1] and list(aside) == ["broken_all_0_0_0"]
+        assert not bench.has(replica.ctx.me.restoring)
 
     run(main)

@@ -260,6 +260,7 @@ def test_behind_an_entry_of_the_log_that_nobody_can_read_all_but_copying_goes_on
         for key, replica in enumerate((one, two, three), 2):
             await replica.insert(key)
         await until(live, lambda: path in one.ctx.last_pull_error and path in three.ctx.last_pull_error)
+        await until(live, lambda: not live.children(three.ctx.me.queue))
         assert (one.keys(), two.keys(), three.keys()) == ([1, 2], [1, 3], [1, 4])
         await keeper.remove(path)
         await until(live, lambda: one.keys() == two.keys() == three.keys() == [1, 2, 3, 4])
