@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from engine.errors import BadArguments
+from engine.keeper.base import Op, OpResult
 from engine.keeper.recipes import try_remove
 from engine.keeper.session import RequestKind
 from engine.replication.replica.switches import Activity
@@ -46,6 +50,27 @@ async def test_an_entry_that_somebody_else_removed_does_not_keep_the_others(benc
     await try_remove(bench.admin, two.ctx.me.queue_entry(two.ctx.queue.entries[0].name))
     await bench.until(lambda: not two.ctx.queue.entries)
     assert not await bench.queue("r2")
+
+
+@simulated
+async def test_entries_whose_removal_keeper_refuses_are_tried_again_and_the_replica_goes_on(
+    bench: Bench,
+) -> None:
+    """As an etcd does that is full."""
+    two = await executed_and_not_removed(bench)
+    session = two.ctx.session()
+    real, refused = session.multi, list[Sequence[Op]]()
+
+    async def refuse_twice(ops: Sequence[Op]) -> list[OpResult]:
+        if len(refused) == 2:
+            return await real(ops)
+        refused.append(ops)
+        raise BadArguments(ops[0].path, "full")
+
+    session.multi = refuse_twice  # type: ignore[method-assign]
+    await bench.until(lambda: not two.ctx.queue.entries)
+    assert len(refused) == 2 and not await bench.queue("r2")
+    assert two.values == [0, 1, 2] and two.ctx.session() is session
 
 
 @simulated
