@@ -15,8 +15,8 @@ from engine.replication.replica.context import ReplicaContext
 log = logging.getLogger(__name__)
 
 _MAX_TRIED = 16
-_OWN_PREFIXES = ("", "restoring")
-"""What a user detached, and what SYSTEM RESTORE REPLICA did."""
+_OWN_PREFIXES = ("", "restoring", "ignored")
+"""What a user detached, what SYSTEM RESTORE REPLICA did, and what Keeper did not know then."""
 
 
 async def stage_own_detached(ctx: ReplicaContext, part: PartName, checksum: str) -> bool:

@@ -16,7 +16,7 @@ from engine.replication.commands import partitions
 from engine.replication.commands.create import Created, create_replica
 from engine.replication.commands.drop import drop_replica
 from engine.replication.commands.insert import Inserter, InsertOptions
-from engine.replication.commands.partitions import RangeFate
+from engine.replication.commands.partitions import RangeFate, Sync
 from engine.replication.commands.restore import (
     Structure,
     attach_restored,
@@ -24,10 +24,11 @@ from engine.replication.commands.restore import (
     is_founder,
     restore_replica,
 )
+from engine.replication.replica.switches import Activity
 from engine.replication.settings import ReplicatedSettings
 from engine.testing.replication.disk import Damage, model_definition
 from tests.unit.replication.create_support import fail_after
-from tests.unit.replication.live_support import Live, LiveReplica, check_equal
+from tests.unit.replication.live_support import Live, LiveReplica, check_equal, staged
 from tests.unit.replication.live_support import run as run_live
 from tests.unit.replication.replica_bench import PATHS, Bench, Replica, new_replica, run
 
@@ -243,6 +244,35 @@ def test_what_a_killed_attach_has_attached_is_not_there_to_be_attached_again_beh
         await attach_restored(one.ctx)
         assert await partitions.attach_partition(one.ctx, "all") == []
         assert one.keys() == [1]
+
+    run_live(main)
+
+
+def test_a_part_that_only_the_lost_replica_has_and_never_showed_is_found_by_its_entry() -> None:
+    """1. REPLACE PARTITION is in the log, and its node ends before it shows the part. 2. Keeper loses the
+    replica, and the other table goes. 3. The replica is restored."""
+
+    async def main(live: Live) -> None:
+        one, two = await live.cluster(2)
+        await one.insert(1)
+        await live.quiet()
+        await live.plain_table("source", ("all", [{"k": 10, "v": 0}]))
+        for replica in (one, two):
+            replica.ctx.switches.stop(Activity.QUEUES)
+        await partitions.replace_partition(two.ctx, "all", "d", "source", sync=Sync.NONE)
+        assert two.keys() == [1] and len(staged(two)) == 1
+        live.others.clear()
+        await two.stop()
+        await remove_recursive(await live.keeper(), two.ctx.me.root)
+        two.begin()
+        await two.table.start()
+        await two.table.restore(UUID(int=7))
+        await two.start()
+        one.ctx.switches.start(Activity.QUEUES)
+        one.ctx.queue_changed.set()
+        await live.quiet()
+        check_equal(one, two)
+        assert two.keys() == [10]
 
     run_live(main)
 
