@@ -32,6 +32,14 @@ def time_text(unix_s: float, zone: tzinfo = UTC) -> str:
     return datetime.fromtimestamp(unix_s, zone).strftime("%Y-%m-%d %H:%M:%S")
 
 
+def _is_in_calendar(text: str) -> bool:
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
+
+
 class FormatReader(TextReader):
     """A TextReader with the forms of §3. Every failure is a MalformedEntry that says `where`."""
 
@@ -83,7 +91,7 @@ class FormatReader(TextReader):
     def time(self) -> str:
         """`YYYY-MM-DD hh:mm:ss`, kept as text: its zone is not recorded."""
         text = self.raw()
-        if not _TIME.match(text):
+        if not _TIME.match(text) or not _is_in_calendar(text):
             raise self.error(f"expected a time, not {escape(text[:40])}")
         return text
 

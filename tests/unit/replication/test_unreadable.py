@@ -245,7 +245,12 @@ def test_two_replicas_that_cannot_read_their_queues_do_not_both_rely_on_the_othe
     run(main)
 
 
-@pytest.mark.parametrize("data", [b"", GARBAGE, b"format version: 99\n"])
+NO_DATE = (
+    b"format version: 4\ncreate_time: 2026-02-30 00:00:00\nsource replica: r1\nblock_id: \nget\nall_9_9_0\n"
+)
+
+
+@pytest.mark.parametrize("data", [b"", GARBAGE, b"format version: 99\n", NO_DATE])
 def test_behind_an_entry_of_the_log_that_nobody_can_read_all_but_copying_goes_on(data: bytes) -> None:
     """1. The entry comes. 2. r1 starts anew, and r3 is made. 3. It is removed, and all replicas go on."""
 
