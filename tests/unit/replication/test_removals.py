@@ -8,6 +8,8 @@ from engine.errors import BadArguments
 from engine.keeper.base import Op, OpResult
 from engine.keeper.recipes import try_remove
 from engine.keeper.session import RequestKind
+from engine.replication.log_actions import DropRange, GetPart
+from engine.replication.part_name import drop_range
 from engine.replication.replica.switches import Activity
 from tests.unit.replication.support import PATHS, Bench, Replica, simulated
 
@@ -71,6 +73,43 @@ async def test_entries_whose_removal_keeper_refuses_are_tried_again_and_the_repl
     await bench.until(lambda: not two.ctx.queue.entries)
     assert len(refused) == 2 and not await bench.queue("r2")
     assert two.values == [0, 1, 2] and two.ctx.session() is session
+
+
+@simulated
+async def test_the_times_in_keeper_are_those_of_inserts(bench: Bench) -> None:
+    """Of the oldest that is not here yet, and of the latest that is. What is dropped meanwhile is neither."""
+    one, two = await bench.cluster(2)
+    oldest, latest = two.ctx.me.min_unprocessed_insert_time, two.ctx.me.max_processed_insert_time
+    two.ctx.switches.stop(Activity.FETCHES)
+    inserted = []
+    for key in range(2):
+        inserted.append(str(int(bench.env.now_s())).encode())
+        await one.insert(key)
+        await bench.env.sleep(100)
+    span = drop_range("other", 1)
+    assert span is not None
+    await bench.log(DropRange(span))
+    await bench.until(lambda: two.ctx.queue.count(GetPart) == len(two.ctx.queue) == 2)
+    assert (await bench.admin.get(oldest)).data == inserted[0]
+    two.ctx.switches.start(Activity.FETCHES)
+    two.ctx.queue_changed.set()
+    await bench.until(lambda: not two.ctx.queue.entries)
+    assert (await bench.admin.get(oldest)).data == b""
+    assert (await bench.admin.get(latest)).data == inserted[1]
+
+
+@simulated
+async def test_what_is_dropped_before_it_was_fetched_is_no_oldest_insert_any_more(bench: Bench) -> None:
+    one, two = await bench.cluster(2)
+    two.ctx.switches.stop(Activity.FETCHES)
+    await one.insert(1)
+    await bench.until(lambda: two.ctx.queue.count(GetPart) == 1)
+    assert (await bench.admin.get(two.ctx.me.min_unprocessed_insert_time)).data
+    span = drop_range("all", 1)
+    assert span is not None
+    await bench.log(DropRange(span))
+    await bench.until(lambda: not two.ctx.queue.entries and two.ctx.log_pointer == 2)
+    assert (await bench.admin.get(two.ctx.me.min_unprocessed_insert_time)).data == b""
 
 
 @simulated

@@ -37,6 +37,7 @@ from engine.replication.part_store import Fate
 from engine.replication.replica import peers, quorum
 from engine.replication.replica.commit_part import commit_parts
 from engine.replication.replica.context import ReplicaContext
+from engine.replication.replica.insert_times import unix_text
 from engine.replication.replica.own_detached import stage_own_detached
 from engine.replication.replica.queue.queue import QueuedEntry
 
@@ -121,10 +122,13 @@ async def _clear_the_way(ctx: ReplicaContext, queued: QueuedEntry, span: PartNam
                 other.on_finished.append(over.set)
                 await over.wait()
     keeper = ctx.session()
+    awaited = ctx.queue.oldest_insert()
     for other in ctx.queue.covered_by(span, before=queued):
         await try_remove(keeper, ctx.me.queue_entry(other.name))
         ctx.queue.remove(other, is_done=False)
         log.info("replica.entry_dropped table=%s entry=%s range=%s", ctx.name, other.name, span)
+    if (oldest := ctx.queue.oldest_insert()) != awaited:
+        await keeper.set(ctx.me.min_unprocessed_insert_time, unix_text(oldest))
     ctx.mutation_news.announce()
 
 

@@ -98,18 +98,14 @@ class Removals:
                 there = await keeper.exists_many(paths)
                 left = [queued for queued, stat in zip(left, there, strict=True) if stat is not None]
         for queued in batch:
-            processed_s = unix_s(queued.entry.create_time)
-            ctx.max_processed_insert_s = max(ctx.max_processed_insert_s, processed_s)
             ctx.queue.remove(queued, is_done=not queued.is_given_up)
+        done_s = map(unix_s, _inserts(batch))
+        ctx.max_processed_insert_s = max([ctx.max_processed_insert_s, *done_s])
         ctx.merge_wanted.set()
 
     def _times(self, batch: Sequence[QueuedEntry]) -> Sequence[Op]:
         ctx = self._ctx
-        inserts = [
-            queued.entry.create_time
-            for queued in batch
-            if isinstance(queued.entry.action, GetPart | AttachPart) and queued.entry.create_time
-        ]
+        inserts = _inserts(batch)
         if not inserts:
             return ()
         times: list[Op] = []
@@ -120,3 +116,12 @@ class Removals:
         if unix_s(latest) > ctx.max_processed_insert_s:
             times.append(SetData(ctx.me.max_processed_insert_time, unix_text(latest)))
         return times
+
+
+def _inserts(batch: Sequence[QueuedEntry]) -> Sequence[str]:
+    """The create times of those that have one."""
+    return [
+        queued.entry.create_time
+        for queued in batch
+        if isinstance(queued.entry.action, GetPart | AttachPart) and queued.entry.create_time
+    ]
