@@ -212,12 +212,12 @@ class Alterer:
         self._wait_for_mutations(connection)
         at_once = f"{statement}, mutations_sync = 2, alter_sync = 2"
         if effect is Effect.NOTHING or not self._state.active:
-            define_past_views(connection, table, at_once)
+            define_past_views(connection, self._workers, table, at_once)
             return
         self._remember(effect, stale)
         try:
             if effect is Effect.RENAMES:
-                define_past_views(connection, table, at_once)
+                define_past_views(connection, self._workers, table, at_once)
             else:
                 self._run_without_mutations(connection, f"{statement}, mutations_sync = 0, alter_sync = 0")
         finally:
@@ -227,7 +227,7 @@ class Alterer:
         table = self._state.table.quoted
         connection.execute(f"SYSTEM STOP MERGES {table}")
         try:
-            define_past_views(connection, self._state.table, statement)
+            define_past_views(connection, self._workers, self._state.table, statement)
             self._kill_mutations(connection)
         finally:
             self._workers.surely(lambda: connection.execute(f"SYSTEM START MERGES {table}"))

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from functools import partial
 
 from engine.errors import Code, SqlError
 from engine.names import TableName, quote_string
-from engine.part_storage.workers import Connection
+from engine.part_storage.workers import Connection, Workers
 from engine.replication.columns import Columns
 from engine.replication.part_store import Part
 from engine.replication.renamed_columns import renamed_columns
@@ -70,7 +72,7 @@ def _dropped_column(command: str) -> str | None:
     return ".".join(name or "" for name in names) if cursor.at_end else None
 
 
-def define_past_views(connection: Connection, table: TableName, statement: str) -> None:
+def define_past_views(connection: Connection, workers: Workers, table: TableName, statement: str) -> None:
     """An ALTER of the log, also if it drops a column that a materialized view of this node reads, or may
     read, which chDB refuses: the replica that decided it has no such view. The view is away meanwhile; a
     kill leaves it to the next start. Raises SqlError."""
@@ -86,12 +88,9 @@ def define_past_views(connection: Connection, table: TableName, statement: str) 
     )
     views = [TableName(*view).quoted for each in found for view in zip(*each, strict=True)]
     log.warning("part_storage.view_reads_dropped_column table=%s views=%s", table, ", ".join(views))
-    detached: list[str] = []
-    try:
+    with ExitStack() as stack:
         for view in views:
+            attach = partial(connection.define, f"ATTACH TABLE IF NOT EXISTS {view}")
+            stack.callback(workers.surely, attach)  # without it no row would come to the view
             connection.define(f"DETACH TABLE {view} SYNC")
-            detached.append(view)
         connection.define(statement)
-    finally:
-        for view in detached:
-            connection.define(f"ATTACH TABLE {view}")

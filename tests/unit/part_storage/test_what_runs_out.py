@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -73,6 +73,28 @@ async def test_parts_that_were_attached_are_known_whatever_chdb_says(tmp_path: P
         await store.publish(named("0_2_2_0"))
         assert await rows(pool) == "0 1 2"
         assert texts(store.active) == ["0_0_0_0", "0_1_1_0", "0_2_2_0"] and not store.staged
+
+
+@pytest.mark.parametrize("moment", [Moment.BEFORE, Moment.BEHIND])
+@pytest.mark.parametrize("of", ["ATTACH", "DETACH"])
+async def test_views_of_a_dropped_column_are_there_again_though_memory_ran_out(
+    tmp_path: Path, of: str, moment: Moment
+) -> None:
+    """They are away while chDB drops the column."""
+    async with two_parts(tmp_path) as (pool, store, knob):
+        await pool.query("CREATE TABLE target (v String) ENGINE = MergeTree ORDER BY v")
+        for view in ("a", "b"):
+            await pool.query(f"CREATE MATERIALIZED VIEW {view} TO target AS SELECT v FROM t")
+        plan = await store.plan_alter("DROP COLUMN v")
+        most = 1 if of == "DETACH" else 2
+        knob.write(Faults(rate=1, of=f"^{of} TABLE .*default", moments=(moment,), most=most))
+        with pytest.raises(SqlError) if of == "DETACH" else nullcontext():
+            await store.apply_alter(plan.definition.columns, plan.definition.metadata, {})
+        knob.write(None)
+        views = await pool.query(
+            "SELECT name FROM system.tables WHERE engine = 'MaterializedView' ORDER BY name"
+        )
+        assert views.text.split() == ["a", "b"]
 
 
 async def test_a_swap_is_known_though_chdb_has_no_memory_to_tell_of_it(tmp_path: Path) -> None:
