@@ -4,7 +4,8 @@ Safety argument. It runs while `is_active` is ours, nothing is executed yet, and
 is known. Parts that an operation of this process has in flight are left to it.
 
 1. Staged parts that Keeper knows are published, except those that a queued REPLACE_RANGE will show together
-   with what it hides; others are thrown away: nobody was ever told of them.
+   with what it hides, and those that a queued drop throws away or detaches. Others are thrown away: nobody
+   was ever told of them.
 2. Active parts that Keeper does not know and no part of Keeper's covers are *unexpected*. If their rows are
    more than the permitted share, nothing is done at all (231): then it is more likely that Keeper or the disk
    is the wrong one. Otherwise they go to `detached/ignored_…`; nothing is deleted.
@@ -196,11 +197,11 @@ async def _settle_staged(ctx: ReplicaContext, expected: frozenset[PartName]) -> 
     for part in sorted(ctx.store.staged):
         if part in ctx.in_flight or (part in expected and part in replacing):
             continue
-        if part in expected and not ctx.queue.is_to_be_dropped(part):
+        if part not in expected:
+            await ctx.store.discard(part)
+        elif not ctx.queue.is_to_be_dropped(part):
             await commit_part.publish(ctx, [part])
             log.info("replica.staged_published table=%s part=%s", ctx.name, part)
-        else:
-            await ctx.store.discard(part)
 
 
 async def _fetch_missing(ctx: ReplicaContext, keeper: Keeper, expected: Sequence[PartName]) -> bool:

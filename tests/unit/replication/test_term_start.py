@@ -9,7 +9,7 @@ from engine.keeper.base import Create, Op, OpResult
 from engine.keeper.session import RequestKind
 from engine.replication.commands.alter import alter_table
 from engine.replication.commands.waiting import Sync
-from engine.replication.log_actions import AlterMetadata, DropRange
+from engine.replication.log_actions import AlterMetadata, DropRange, RangeFate
 from engine.replication.part_name import drop_range
 from engine.replication.part_store import MergeOptions
 from engine.replication.replica.queue.view import keeper_status
@@ -263,6 +263,26 @@ async def _two_parts_are_broken(bench: Bench, setting: str, text: str) -> None:
     await bench.quiet(one, again)
     assert again.values == [0, 1, 2]
     assert len([name for name in again.detached if name.startswith("broken-on-start")]) == 2
+
+
+@simulated
+async def test_a_part_that_was_not_shown_yet_is_detached_with_those_that_were(bench: Bench) -> None:
+    """1. r2 has a part and is killed before it shows it. 2. The partition is detached. 3. r2 starts again."""
+    one, two = await bench.cluster(2)
+    await one.insert(1)
+    await one.insert(2)
+    await bench.quiet(one, two)
+    await two.stop()
+    name = P("all_1_1_0")
+    two.disk.staged[name] = two.disk.active.pop(name)
+    two.disk.staged[P("all_0_0_1")] = two.disk.staged[name]  # of which Keeper does not know
+    span = drop_range("all", 2)
+    assert span is not None
+    await bench.log(DropRange(span, RangeFate.DETACH))
+    again = await bench.start("r2", two.disk)
+    await bench.quiet(one, again)
+    assert sorted(again.detached) == sorted(one.detached) == ["all_0_0_0", "all_1_1_0"]
+    assert again.active == [] and not two.disk.staged and await bench.parts("r2") == []
 
 
 @simulated

@@ -12,7 +12,8 @@ Safety argument. The queue starts nothing inside the range any more while the en
    one publication does the same for readers. They are copies of the other table's parts on this node, else
    fetched; what nobody has any more may still lie in `detached/`, where SYSTEM RESTORE REPLICA put it.
    Both: what an insert whose answer is missing has left staged in the range is thrown away; its transaction
-   was executed before the range was given out, or cannot be any more: its block number was taken away.
+   was executed before the range was given out, or cannot be any more: its block number was taken away. What
+   is to be detached, and Keeper says is the replica's, is shown first: it is kept like all else.
 3. The runner removes the entry. All of it may be repeated until then.
 
 It never touches a part that is not inside the range.
@@ -35,7 +36,7 @@ from engine.replication.part_name import PartName
 from engine.replication.part_set import ActivePartSet
 from engine.replication.part_store import Fate
 from engine.replication.replica import peers, quorum
-from engine.replication.replica.commit_part import commit_parts
+from engine.replication.replica.commit_part import commit_parts, publish
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.insert_times import unix_text
 from engine.replication.replica.own_detached import stage_own_detached
@@ -50,6 +51,8 @@ async def drop_range(ctx: ReplicaContext, queued: QueuedEntry) -> None:
     assert isinstance(action, DropRange)
     await _clear_the_way(ctx, queued, action.range)
     fate = Fate.DETACH if action.fate is RangeFate.DETACH else Fate.DROP
+    if fate is Fate.DETACH:
+        await _show_staged(ctx, action.range)
     doomed = sorted(part for part in ctx.store.active if action.range.contains(part))
     await ctx.store.remove(doomed, fate=fate)
     await _discard_staged(ctx, action.range)
@@ -130,6 +133,15 @@ async def _clear_the_way(ctx: ReplicaContext, queued: QueuedEntry, span: PartNam
     if (oldest := ctx.queue.oldest_insert()) != awaited:
         await keeper.set(ctx.me.min_unprocessed_insert_time, unix_text(oldest))
     ctx.mutation_news.announce()
+
+
+async def _show_staged(ctx: ReplicaContext, span: PartName) -> None:
+    """What is this replica's and was never shown, because it ended in between, is to be kept as all else."""
+    left = [part for part in sorted(ctx.store.staged) if span.contains(part) and part not in ctx.in_flight]
+    stats = await ctx.session().exists_many([ctx.me.part(part) for part in left])
+    for part, stat in zip(left, stats, strict=True):
+        if stat is not None:
+            await publish(ctx, [part])
 
 
 async def _discard_staged(ctx: ReplicaContext, span: PartName) -> None:
