@@ -15,6 +15,7 @@ from engine.replication.commands.partitions import Sync
 from engine.replication.fetching import PartFetcher, PartReceiver, PartUnavailable
 from engine.replication.host import ReplicaHost
 from engine.replication.log_actions import MergeParts
+from engine.replication.log_entry import LogEntry
 from engine.replication.part_header import PartHeader
 from engine.replication.part_name import PartName
 from engine.replication.part_store import Part
@@ -23,6 +24,7 @@ from engine.replication.replica import peers
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.switches import Activity
 from tests.unit.replication.live_support import PATHS, Live, P, check_equal, run, two_tables
+from tests.unit.replication.support import PATHS as BENCH
 from tests.unit.replication.support import Bench, simulated
 
 
@@ -64,6 +66,60 @@ async def test_parts_are_fetched_from_the_active_replica_that_is_furthest_in_the
     three.ctx.queue_changed.set()
     await bench.until(lambda: three.values == [0, 1, 2, 3, 9])
     assert {source for source, node, _ in bench.network.fetches if node == "r3"} == {"r2"}
+
+
+@simulated
+async def test_a_part_whose_quorum_was_given_up_is_not_fetched_from_one_that_shows_it_still(
+    bench: Bench,
+) -> None:
+    """1. r2 is away, and what r1 inserted is given up. 2. r2 comes and finds the insert's entry. r3, which is
+    new, has one of its own clone."""
+    one, two = await bench.cluster(2)
+    await two.stop()
+    part = await one.insert(1)
+    await bench.quiet(one)
+    [name] = await bench.children(BENCH.log)
+    entry = LogEntry.from_bytes((await bench.admin.get(BENCH.log_entry(name))).data)
+    await bench.admin.set(BENCH.log_entry(name), replace(entry, quorum=2).to_bytes())
+    await bench.admin.create(BENCH.failed_part(part))
+    again, three = await bench.start("r2", two.disk), await bench.start("r3")
+    await bench.quiet(again, three)
+    assert one.values == [1] and bench.network.fetches == []
+    for replica in (again, three):
+        assert replica.active == replica.detached == await bench.parts(replica.name) == []
+        assert not replica.ctx.queue.virtual_parts.get_containing(part)
+
+
+@simulated
+async def test_a_part_whose_quorum_is_given_up_while_it_is_on_its_way_is_set_aside(bench: Bench) -> None:
+    one, two = await bench.cluster(2)
+    two.ctx.switches.stop(Activity.PULLING)
+    part = await one.insert(1)
+    [name] = await bench.children(BENCH.log)
+    entry = LogEntry.from_bytes((await bench.admin.get(BENCH.log_entry(name))).data)
+    await bench.admin.set(BENCH.log_entry(name), replace(entry, quorum=2).to_bytes())
+    fetcher = two.ctx.fetcher
+
+    class GivenUpMeanwhile:
+        async def fetch(
+            self,
+            source: ReplicaHost,
+            replica: ReplicaPaths,
+            part: PartName,
+            *,
+            into: PartReceiver,
+            expected: PartHeader | None,
+        ) -> Part:
+            fetched = await fetcher.fetch(source, replica, part, into=into, expected=expected)
+            await bench.admin.create(BENCH.failed_part(part))
+            return fetched
+
+    two.ctx.fetcher = GivenUpMeanwhile()
+    two.ctx.switches.start(Activity.PULLING)
+    two.ctx.log_changed.set()
+    await bench.quiet(two)
+    assert two.active == await bench.parts("r2") == [] and two.detached == [f"noquorum_{part}"]
+    assert not two.ctx.queue.virtual_parts.get_containing(part)
 
 
 @simulated
