@@ -16,7 +16,7 @@ from engine.replication.replica.queue.view import keeper_status
 from engine.replication.replica.switches import Activity
 from engine.replication.table_metadata import TableMetadata
 from engine.testing.replication.disk import Damage
-from tests.unit.replication.support import Bench, P, Replica, simulated
+from tests.unit.replication.support import PATHS, Bench, P, Replica, simulated
 
 
 async def with_merged_part(bench: Bench) -> Replica:
@@ -216,6 +216,25 @@ async def test_a_table_that_an_alter_of_the_queue_has_changed_already_is_as_it_s
     await bench.quiet(one, again)
     stored = await bench.admin.get(again.ctx.me.columns)
     assert stored.data == (await bench.admin.get(one.ctx.me.columns)).data
+
+
+@simulated
+async def test_a_forced_start_makes_no_copy_of_replicas_that_cannot_help(bench: Bench) -> None:
+    """Of one that has other parts, and of one that is lost itself."""
+    one, two = await bench.cluster(2)
+    await one.insert(1)
+    await bench.quiet(one, two)
+    await one.stop()
+    await two.stop()
+    await bench.admin.remove(two.ctx.me.part(P("all_0_0_0")))
+    await bench.admin.set(one.ctx.me.is_lost, b"1")
+    await bench.create("r3")
+    await bench.admin.set(PATHS.replica("r3").is_lost, b"0")
+    await bench.admin.create(PATHS.replica("r3").part(P("other_0_0_0")))
+    await bench.admin.create(two.ctx.me.force_restore_data)
+    again = await bench.start("r2", two.disk)
+    assert again.detached == ["ignored_all_0_0_0"] and again.active == []
+    assert (await bench.admin.get(two.ctx.me.is_lost)).data == b"0"
 
 
 @simulated
