@@ -12,8 +12,6 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow.sdk.exceptions import AirflowException, AirflowRuntimeError
-
 from engine.config.load import load_client_config
 from engine.env import SystemEnv
 from engine.names import HostId
@@ -21,7 +19,8 @@ from engine.operations.alerts import Links, deliver
 from engine.operations.site import KeeperNeed, Site, open_site
 from oncluster_airflow.channels import Channels
 from oncluster_airflow.hooks.keeper import KeeperHook
-from oncluster_airflow.hooks.nodes import ClickHouseNodesHook
+from oncluster_airflow.hooks.missing import ConnectionMissing, find_connection
+from oncluster_airflow.hooks.nodes import NodeAddresses
 from oncluster_airflow.settings import KEEPER_CONN_ID, NODES_CONN_ID, OperationSettings, Settings
 
 log = logging.getLogger(__name__)
@@ -39,8 +38,8 @@ class Connections:
 async def site_of(
     cluster: str, context: Mapping[str, Any], *, connections: Connections, need: KeeperNeed
 ) -> AsyncIterator[Site]:
-    """The site of a task; closed at the end. Raises as `engine.operations.site.open_site`, and Airflow's
-    error for a Keeper connection that is not there."""
+    """The site of a task; closed at the end. Raises as `engine.operations.site.open_site`, and
+    ConnectionMissing for a Keeper connection that is not there."""
     settings = Settings.from_environment()
     config = replace(
         load_client_config(settings.config), zookeeper=await KeeperHook(connections.keeper).aconfig()
@@ -90,14 +89,14 @@ def tell_people(site: Site, context: Mapping[str, Any]) -> None:
 
 
 async def named_nodes(conn_id: str, hosts: set[HostId]) -> tuple[dict[str, str], str, str]:
-    """Addresses by host:port, user and password. Several nodes may have one name."""
-    hook = ClickHouseNodesHook(conn_id)
+    """Addresses by host:port, user and password. Several nodes may have one name. Raises Unavailable where
+    Airflow cannot say whether there is a connection: other nodes and another user are not meant then."""
     try:
-        addresses = hook.addresses()
-        login = hook.get_connection(conn_id).login or ""
-    except (AirflowException, AirflowRuntimeError) as error:
+        connection = find_connection(conn_id)
+    except ConnectionMissing as error:
         log.info("nodes are asked where the configuration says: %s", error)
         return {}, "", ""
+    addresses, login = NodeAddresses.of(connection), connection.login or ""
     named = {
         host.readable: url
         for host in hosts

@@ -26,11 +26,11 @@ from airflow.sdk import BaseHook, Connection
 
 from engine.config.model import Etcd, KeeperSection, ZooKeeper
 from engine.env import SystemEnv
-from engine.errors import ConfigError
+from engine.errors import ConfigError, Unavailable
 from engine.keeper import opening
 from engine.keeper.base import Keeper
 from oncluster_airflow.hooks.extra import extra_of, flag, port_number, text, whole_number
-from oncluster_airflow.hooks.missing import refused_where_missing
+from oncluster_airflow.hooks.missing import afind_connection, find_connection
 from oncluster_airflow.settings import KEEPER_CONN_ID
 
 _DEFAULT_PORT = 2181
@@ -57,22 +57,20 @@ class KeeperHook(BaseHook):
     # --- configuration --------------------------------------------------------------------------------------
 
     def config(self) -> KeeperSection:
-        """The connection's fields, in a task. Raises ConfigError."""
-        with refused_where_missing(self.keeper_conn_id):
-            return config_of(self.get_connection(self.keeper_conn_id))
+        """The connection's fields, in a task. Raises ConfigError, and Unavailable where Airflow cannot say
+        them."""
+        return config_of(find_connection(self.keeper_conn_id))
 
     async def aconfig(self) -> KeeperSection:
         """The same on an event loop, in a trigger."""
-        with refused_where_missing(self.keeper_conn_id):
-            return config_of(await self.aget_connection(self.keeper_conn_id))
+        return config_of(await afind_connection(self.keeper_conn_id))
 
     async def latest_config(self) -> KeeperSection:
         """The same for a wait that outlives its session: the connection as it is by now, since it may be
-        corrected while the wait is in vain, else as it was. That Airflow's database is out of reach looks as
-        if there were no such connection."""
+        corrected while the wait is in vain, else as it was."""
         try:
             self._latest = await self.aconfig()
-        except ConfigError:
+        except (ConfigError, Unavailable):
             if self._latest is None:
                 raise
         return self._latest
@@ -85,7 +83,7 @@ class KeeperHook(BaseHook):
 
     @contextlib.asynccontextmanager
     async def session(self) -> AsyncIterator[Keeper]:
-        """A session of one's own, closed at the end. Raises KeeperUnavailable."""
+        """A session of one's own, closed at the end. Raises Unavailable."""
         async with open_session(await self.aconfig()) as keeper:
             yield keeper
 

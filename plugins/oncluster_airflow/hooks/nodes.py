@@ -26,6 +26,7 @@ from engine.errors import ConfigError
 from engine.migrations.probe import HttpProbe
 from engine.names import HostId, http_url
 from oncluster_airflow.hooks.extra import extra_of, flag, port_number, text
+from oncluster_airflow.hooks.missing import find_connection
 from oncluster_airflow.settings import NODES_CONN_ID
 
 _DEFAULT_PORT = 8123
@@ -128,8 +129,9 @@ class ClickHouseNodesHook(BaseHook):
         self.clickhouse_conn_id = clickhouse_conn_id
 
     def addresses(self) -> NodeAddresses:
-        """Raises ConfigError; Airflow raises for an unknown id."""
-        return NodeAddresses.of(self.get_connection(self.clickhouse_conn_id))
+        """Raises ConfigError, ConnectionMissing for an unknown id, and Unavailable where Airflow cannot say
+        it now."""
+        return NodeAddresses.of(find_connection(self.clickhouse_conn_id))
 
     def client(self) -> NodeClient:
         """A client for the connection's own node, to be closed by the caller."""

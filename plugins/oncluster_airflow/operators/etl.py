@@ -16,11 +16,9 @@ from typing import Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk import BaseHook, BaseOperator, Context
+from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import (
     AirflowException,
-    AirflowNotFoundException,
-    AirflowRuntimeError,
     AirflowSkipException,
 )
 
@@ -46,7 +44,7 @@ from engine.etl.targets import TargetsMissing, require_targets
 from engine.names import http_url
 from oncluster_airflow.errors import as_airflow_error
 from oncluster_airflow.form import refuse_unknown_parameters
-from oncluster_airflow.hooks.missing import refused_where_missing
+from oncluster_airflow.hooks.missing import ConnectionMissing, find_connection
 from oncluster_airflow.hooks.nodes import ClickHouseNodesHook, NodeAddresses
 from oncluster_airflow.settings import NODES_CONN_ID, SPARK_CONN_ID, Settings
 
@@ -90,12 +88,6 @@ def cluster_of(name: str) -> Cluster:
     return clusters[name]
 
 
-def _addresses(conn_id: str) -> NodeAddresses:
-    """Raises ConfigError, also where there is no such connection: a load cannot do without."""
-    with refused_where_missing(conn_id):
-        return ClickHouseNodesHook(conn_id).addresses()
-
-
 def urls_of(cluster: Cluster, addresses: NodeAddresses) -> dict[str, str]:
     """Each replica is asked where the connection's `nodes` say it is, else where the configuration does."""
     scheme = addresses.scheme
@@ -130,7 +122,7 @@ class TargetsOperator(BaseOperator):
         try:
             request = request_of(context, self.cluster)
             cluster = cluster_of(self.cluster)
-            addresses = _addresses(self.nodes_conn_id)
+            addresses = ClickHouseNodesHook(self.nodes_conn_id).addresses()
             asyncio.run(_require(cluster, addresses))
         except TargetsMissing as error:
             dag_run: Any = context["dag_run"]
@@ -213,7 +205,7 @@ class LoadOperator(SparkSubmitOperator):
 
     def _spark_settings(self) -> SparkSettings:
         settings = Settings.from_environment()
-        addresses = _addresses(self.nodes_conn_id)
+        addresses = ClickHouseNodesHook(self.nodes_conn_id).addresses()
         return SparkSettings(
             directory=settings.home / "etl",
             config=settings.config.absolute(),
@@ -236,11 +228,12 @@ class LoadOperator(SparkSubmitOperator):
 
 @contextlib.contextmanager
 def _as_connection(conn_id: str, **fields: str) -> Iterator[None]:
-    """Within the block Airflow finds this connection, unless it has one of that id."""
+    """Within the block Airflow finds this connection, unless it has one of that id. Raises Unavailable where
+    it cannot say: the load is meant for another machine then, maybe."""
     name = f"AIRFLOW_CONN_{conn_id.upper()}"
     try:
-        BaseHook.get_connection(conn_id)
-    except (AirflowNotFoundException, AirflowRuntimeError):
+        find_connection(conn_id)
+    except ConnectionMissing:
         os.environ[name] = json.dumps(fields)
         try:
             yield
@@ -265,7 +258,7 @@ class CheckOperator(BaseOperator):
         try:
             report = LoadReport.from_json(ti.xcom_pull(task_ids=LOAD_TASK))
             cluster = cluster_of(self.cluster)
-            addresses = _addresses(self.nodes_conn_id)
+            addresses = ClickHouseNodesHook(self.nodes_conn_id).addresses()
             check = asyncio.run(_check(report, cluster, addresses))
             for line in table_of(check.replicas).splitlines():
                 self.log.info("%s", line)

@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow.sdk import Context
 from airflow.sdk.bases.skipmixin import SkipMixin
-from airflow.sdk.exceptions import AirflowException, AirflowRuntimeError, AirflowSkipException
+from airflow.sdk.exceptions import AirflowSkipException
 
 from engine.config.graphite import sections_xml
 from engine.config.load import load_client_config
@@ -27,6 +27,7 @@ from engine.migrations.statements import Surroundings
 from engine.storage.scratch import ScratchChdb
 from oncluster_airflow.errors import TaskRefused, as_airflow_error
 from oncluster_airflow.form import refuse_unknown_parameters
+from oncluster_airflow.hooks.missing import ConnectionMissing
 from oncluster_airflow.hooks.nodes import ClickHouseNodesHook
 from oncluster_airflow.operators.approval import APPROVAL_KEY
 from oncluster_airflow.operators.begin import (
@@ -110,7 +111,7 @@ class PlanOperator(MigrationOperator, SkipMixin):
         cluster = workspace.topology.clusters.get(self.cluster)
         try:
             addresses = ClickHouseNodesHook(self.nodes_conn_id).addresses()
-        except (AirflowException, AirflowRuntimeError) as error:
+        except ConnectionMissing as error:
             self.log.warning("nodes are not asked: %s", error)
             return None
         return addresses.probe(cluster.host_ids if cluster else ())

@@ -15,7 +15,7 @@ from typing import Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from engine.env import Env, SystemEnv
-from engine.errors import Corrupt, Refused
+from engine.errors import Corrupt, Refused, Unavailable
 from engine.keeper.base import Keeper
 from engine.migrations.model import Run, StatementRef
 from engine.migrations.states import LedgerRow
@@ -113,7 +113,8 @@ class MigrationStatementTrigger(BaseTrigger):
 
     async def _wait(self) -> WaitResult:
         hook, here = KeeperHook(self.keeper_conn_id), asyncio.get_running_loop()
-        await hook.latest_config()  # refused at once where there is none
+        with contextlib.suppress(Unavailable):
+            await hook.latest_config()  # refused at once where there is none
         run, ref = Run.from_json(self.run_json), StatementRef.from_json(self.ref_json)
 
         def limit_s() -> float | None:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import logging
 
-from airflow.sdk.exceptions import AirflowException, AirflowRuntimeError
-
 from engine.config.model import KeeperSection
-from engine.errors import ConfigError
+from engine.errors import ConfigError, Unavailable
 from oncluster_airflow.hooks.keeper import KeeperHook
+from oncluster_airflow.hooks.missing import ConnectionMissing
 from oncluster_airflow.hooks.nodes import ClickHouseNodesHook
 from oncluster_airflow.settings import Settings
 from oncluster_airflow.web.watch import Place
 
 log = logging.getLogger(__name__)
 
-_NO_CONNECTION = (AirflowException, AirflowRuntimeError)
+_NO_CONNECTION = (ConnectionMissing, Unavailable)
 
 
 def place_of_airflow() -> Place:
