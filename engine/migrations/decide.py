@@ -9,6 +9,7 @@ from engine.migrations.files import Direction, MigrationSet, Script, ScriptState
 from engine.migrations.ledger_writer import Attempt
 from engine.migrations.model import Progress, Run, RunRequest, RunSummary, StatementRef, Step
 from engine.migrations.repeating import takes_effect_again
+from engine.migrations.selection import Selected
 from engine.migrations.states import CellState, LedgerRow, MigrationRecord, MigrationState, RunState
 from engine.migrations.tokens import token_for
 from engine.migrations.verdict import Patience, Verdict
@@ -17,6 +18,17 @@ from engine.sql import parse_statement, redact, runs_once_per_shard
 
 SEVERITY = (RunState.DONE, RunState.PARTIAL, RunState.UNFINISHED, RunState.FAILED)
 """Of several steps the run takes the last in this order."""
+
+
+def step_of(item: Selected) -> Step:
+    """What a run makes of a migration that was selected for it."""
+    return Step(
+        item.migration.version,
+        item.migration.title,
+        item.script.direction,
+        item.generation,
+        len(item.script.statements),
+    )
 
 
 def is_begun(record: MigrationRecord, step: Step) -> bool:
@@ -123,16 +135,34 @@ def attempts_to_send(
         return [attempt(1, hosts)]
     under_way = {row.token for row in rows if not row.state.is_final}
     result = [item for item in earlier if item.token in under_way]
+    if again := hosts_to_retry(
+        step, statement, rows=rows, hosts=hosts, shards=shards, request=request, cluster=cluster
+    ):
+        result.append(attempt(earlier[-1].attempt + 1, again))
+    return result
+
+
+def hosts_to_retry(
+    step: Step,
+    statement: ScriptStatement,
+    *,
+    rows: Sequence[LedgerRow],
+    hosts: Sequence[HostId],
+    shards: Sequence[Collection[HostId]],
+    request: RunRequest,
+    cluster: str,
+) -> list[HostId]:
+    """Where a statement that was sent is sent once more. Raises MigrationRefused as `attempts_to_send`."""
     failed = [row for row in rows if row.state.is_failure]
     is_own_failure = any(row.run_id == request.run_id for row in failed)
-    if failed and request.leniency.retry_failed and not is_own_failure:
-        there = [row.host for row in failed if row.host in hosts]
-        if not there:
-            raise _nowhere_to_retry(step, failed, cluster)
-        _check_not_done_for_shard(step, statement, failed, rows, shards)
-        _check_repeatable(step, statement, failed)
-        result.append(attempt(earlier[-1].attempt + 1, there))
-    return result
+    if not failed or not request.leniency.retry_failed or is_own_failure:
+        return []
+    there = [row.host for row in failed if row.host in hosts]
+    if not there:
+        raise _nowhere_to_retry(step, failed, cluster)
+    _check_not_done_for_shard(step, statement, failed, rows, shards)
+    _check_repeatable(step, statement, failed)
+    return there
 
 
 def _check_not_done_for_shard(

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from engine.ddl.client import DDLQueueClient
 from engine.ddl.queue_table import QueueState
 from engine.errors import OnclusterError, Refused
 from engine.migrations import lock
+from engine.migrations.abandoned import require_gone
 from engine.migrations.database_probe import DatabaseProbe, databases_of
 from engine.migrations.departed import departed
 from engine.migrations.errors import ChangedMigration, MigrationRefused, Problem
 from engine.migrations.host_configuration import HostConfiguration
 from engine.migrations.lint_databases import refused_by_databases
 from engine.migrations.model import RunRequest
-from engine.migrations.plan import Facts, Plan, Presence, TableFacts, build_plan, tables_of
+from engine.migrations.plan import Facts, Plan, Presence, TableFacts
+from engine.migrations.plan_building import build_plan, tables_of
 from engine.migrations.renamed import require_not_renamed
 from engine.migrations.runner import MigrationRunner
 from engine.migrations.selection import Selected, changes, select
@@ -73,6 +76,7 @@ async def make_plan(runner: MigrationRunner, request: RunRequest, *, probe: Node
         gather(runner, tables_of(selected, request), probe=probe),
         databases_of(runner.topology, runner.cluster, probe),
     )
+    facts = replace(facts, still_queued=await _still_queued(runner, selected, request))
     problems += refused_by_databases(selected, request, runner.surroundings, replicated)
     said = [*map(str, notes), *silent, *_newcomers(runner, list(records.values()))]
     said += departed([row for item in selected for row in item.record.rows], runner.topology)
@@ -126,6 +130,23 @@ async def gather(
         holder=f"{held.holder} (run {held.run_id})" if held is not None else "",
         notes=tuple(notes),
     )
+
+
+async def _still_queued(
+    runner: MigrationRunner, selected: Sequence[Selected], request: RunRequest
+) -> dict[tuple[int, int], str]:
+    """What a retry is refused for because a host that was abandoned may do its task yet."""
+    found: dict[tuple[int, int], str] = {}
+    if not request.leniency.retry_failed:
+        return found
+    client = DDLQueueClient(runner.keeper, runner.env, runner.queue.paths)
+    for item in selected:
+        for number in {row.statement for row in item.record.rows}:
+            try:
+                await require_gone(client, item.record.rows_of(number))
+            except MigrationRefused as refusal:
+                found[item.migration.version, number] = str(refusal)
+    return found
 
 
 async def _configurations(

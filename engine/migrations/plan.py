@@ -1,5 +1,5 @@
-"""What a run would do, said before it does anything. The values and the pure part; the looking around is
-`engine.migrations.gather`.
+"""What a run would do, said before it does anything: the values. `engine.migrations.gather` looks around,
+`engine.migrations.plan_building` puts together.
 
 For every statement and host: the text that would run, where, whether it rewrites or destroys data, whether
 the host is on line, how much waits for it in the queue, and how much data the statement touches.
@@ -8,34 +8,16 @@ the host is on line, how much waits for it in the queue, and how much data the s
 from __future__ import annotations
 
 import enum
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from operator import getitem
 from typing import Any
 
-from engine.config.model import Cluster
-from engine.ddl.initiator import without_token
-from engine.errors import Refused
 from engine.migrations.errors import Problem
-from engine.migrations.files import Direction, MigrationSet
-from engine.migrations.host_configuration import (
-    HostConfiguration,
-    misplaced_replicas,
-    missing_macros,
-    other_clusters,
-)
-from engine.migrations.model import RunRequest
-from engine.migrations.order import creations_before
-from engine.migrations.replica_places import Cause
-from engine.migrations.selection import Selected
-from engine.migrations.statements import Surroundings, needs_approval, qualified
-from engine.migrations.states import CellState, MigrationState
-from engine.migrations.where import Where, engines_of, where_of
+from engine.migrations.files import Direction
+from engine.migrations.host_configuration import HostConfiguration
+from engine.migrations.states import MigrationState
+from engine.migrations.where import Where
 from engine.names import HostId, TableName
-from engine.sql import parse_statement, redact
-from engine.wording import count, enumerated
 
 
 class Presence(enum.StrEnum):
@@ -51,8 +33,15 @@ class Action(enum.StrEnum):
 
     RUN = "run"
     RETRY = "retry"
+    REFUSED = "refused"
+    """A retry was asked for, and is refused as things stand; a note of the plan says why."""
+
     WAIT = "wait"
     NOTHING = "nothing"
+
+
+_MAY_BE_SENT = (Action.RUN, Action.RETRY, Action.REFUSED)
+"""The last, when the run's own look finds that the host has failed after all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +61,8 @@ class Facts:
     backlog: Mapping[HostId, int] = field(default_factory=dict)
     tables: Mapping[tuple[HostId, TableName], TableFacts] = field(default_factory=dict)
     configurations: Mapping[HostId, HostConfiguration] = field(default_factory=dict)
+    still_queued: Mapping[tuple[int, int], str] = field(default_factory=dict)
+    """By version and statement, why it is not sent again: a host may do what was sent first."""
     holder: str = ""
     notes: tuple[str, ...] = ()
 
@@ -117,6 +108,8 @@ class PlannedStatement:
     hosts: tuple[PlannedHost, ...]
     error: str = ""
     code: int = 0
+    refusal: str = ""
+    """Why the retry that was asked for is refused as things stand."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -132,6 +125,7 @@ class PlannedStatement:
             "output_mode": self.output_mode,
             "error": self.error,
             "code": self.code,
+            "refusal": self.refusal,
             "hosts": [host.to_json() for host in self.hosts],
         }
 
@@ -179,7 +173,7 @@ class Plan:
     def needs_approval(self) -> bool:
         """Something that would be sent destroys data, or its file asks for approval."""
         return any(
-            statement.needs_approval and any(h.action in (Action.RUN, Action.RETRY) for h in statement.hosts)
+            statement.needs_approval and any(h.action in _MAY_BE_SENT for h in statement.hosts)
             for statement in self.statements
         )
 
@@ -202,214 +196,3 @@ class Plan:
             "notes": list(self.notes),
             "migrations": [migration.to_json() for migration in self.migrations],
         }
-
-
-def build_plan(
-    migrations: MigrationSet,
-    selected: Sequence[Selected],
-    request: RunRequest,
-    surroundings: Surroundings,
-    facts: Facts,
-    *,
-    problems: Sequence[Problem] = (),
-    notes: Sequence[str] = (),
-) -> Plan:
-    """Raises nothing for statements that cannot be sent: they carry their error and are among the
-    problems."""
-    engines = engines_of(migrations, request)
-    planned = []
-    found = list(problems)
-    for item in selected:
-        statements = tuple(
-            _statement(item, number, request, surroundings, facts, engines)
-            for number in range(1, len(item.script.statements) + 1)
-        )
-        found += [
-            Problem(str(item.script.path), s.line, "not-sendable", s.error, s.code)
-            for s in statements
-            if s.error
-        ]
-        planned.append(
-            PlannedMigration(
-                item.migration.version,
-                item.migration.title,
-                str(item.script.path),
-                item.record.state,
-                item.script.checksum,
-                statements,
-            )
-        )
-    said = [*notes, *facts.notes, *_without_up(selected), *_held_up(selected, planned, request)]
-    said += _configured_otherwise(selected, planned, request, surroundings, facts)
-    if facts.holder:
-        said.append(f"A run is at work now: {facts.holder}.")
-    return Plan(
-        surroundings.cluster,
-        request.direction,
-        request.target,
-        tuple(planned),
-        tuple(sorted(found)),
-        tuple(said),
-    )
-
-
-def _without_up(selected: Sequence[Selected]) -> list[str]:
-    """A file that was lost looks the same as one that was never written."""
-    return [
-        f"{item.migration.name} has no up file: nothing is sent for it."
-        for item in selected
-        if not item.script.is_there
-    ]
-
-
-def _held_up(
-    selected: Sequence[Selected], planned: Sequence[PlannedMigration], request: RunRequest
-) -> Iterator[str]:
-    """Statements at which a run that goes on without hosts that are off line will stop (`order`)."""
-    statements = [(item, statement) for item in selected for statement in item.script.statements]
-    plans = [statement for migration in planned for statement in migration.statements]
-    for number, (item, statement) in enumerate(statements):
-        if not request.patience(statement.options).output_mode.waits_for_active_only:
-            continue
-        before = partial(getitem, [each for _, each in statements], slice(number))
-        for creation in creations_before(statement, before, request):
-            hosts = plans[creation].hosts
-            shards = Counter(host.shard for host in hosts)
-            away = [
-                host.host.readable
-                for host in hosts
-                if host.presence is Presence.INACTIVE
-                and host.action is not Action.NOTHING
-                and shards[host.shard] > 1
-            ]
-            if away:
-                yield (
-                    f"{item.migration.version}.{request.direction} statement {statement.index} changes a "
-                    f"replicated table that {', '.join(away)} has still to make; it is not sent before."
-                )
-
-
-def _configured_otherwise(
-    selected: Sequence[Selected],
-    planned: Sequence[PlannedMigration],
-    request: RunRequest,
-    surroundings: Surroundings,
-    facts: Facts,
-) -> Iterator[str]:
-    """Why a host may refuse what is sent to it, or do it elsewhere (`host_configuration`)."""
-    cluster = surroundings.topology.clusters.get(surroundings.cluster)
-    if not selected or cluster is None:
-        return
-    ours = {shard.number: tuple(r.host_id for r in shard.replicas) for shard in cluster.shards}
-    yield from other_clusters(cluster.name, ours, facts.configurations)
-    misplaced: dict[Cause, list[str]] = defaultdict(list)
-    for item, migration in zip(selected, planned, strict=True):
-        for statement, plan in zip(item.script.statements, migration.statements, strict=True):
-            sent = {host.host for host in plan.hosts if host.action in (Action.RUN, Action.RETRY)}
-            asked = {host: its for host, its in facts.configurations.items() if host in sent}
-            for macro, hosts in missing_macros(statement, asked).items():
-                yield (
-                    f"{item.migration.version}.{item.script.direction} statement {statement.index} needs the "
-                    f"macro '{macro}', which {enumerated(host.readable for host in hosts)} "
-                    f"{'do' if len(hosts) > 1 else 'does'} not have: it will be refused there (139)."
-                )
-            for table in qualified(parse_statement(statement.sql), statement, request)[:1] if sent else ():
-                for cause, clause in misplaced_replicas(statement, table, ours, facts.configurations):
-                    place = f"{item.migration.version}.{item.script.direction} statement {statement.index}"
-                    misplaced[cause].append(f"By their macros, {clause}: {place}")
-    for first, *others in misplaced.values():
-        yield f"{first} and {count(len(others), 'other statement')}." if others else f"{first}."
-
-
-def tables_of(selected: Sequence[Selected], request: RunRequest) -> list[TableName]:
-    """The tables whose size matters to a plan: of statements that change or drop what is there."""
-    names: dict[TableName, None] = {}
-    for item in selected:
-        for statement in item.script.statements:
-            parsed = parse_statement(statement.sql)
-            if parsed.is_destructive or parsed.rewrites_data or parsed.alter_commands:
-                names |= dict.fromkeys(qualified(parsed, statement, request))
-    return list(names)
-
-
-def _statement(
-    item: Selected,
-    number: int,
-    request: RunRequest,
-    surroundings: Surroundings,
-    facts: Facts,
-    engines: Mapping[TableName, str],
-) -> PlannedStatement:
-    statement = item.script.statements[number - 1]
-    parsed = parse_statement(statement.sql)
-    tables = qualified(parsed, statement, request)
-    patience = request.patience(statement.options)
-    error, code = "", 0
-    hosts: tuple[PlannedHost, ...] = ()
-    sql, name = statement.sql, surroundings.cluster
-    try:
-        prepared = surroundings.prepare(statement, request, token="plan")
-        name = prepared.cluster
-        sql = without_token(prepared.entry.query)
-        hosts = _hosts(item, number, request, surroundings.topology.cluster(name), facts, tables)
-    except Refused as refusal:
-        error, code = str(refusal), refusal.code
-    return PlannedStatement(
-        statement=number,
-        line=statement.line,
-        sql=redact(sql),
-        cluster=name,
-        where=where_of(
-            parsed,
-            [engines[name] for name in tables if name in engines]
-            + [found.engine for (_, name), found in facts.tables.items() if name in tables],
-        ),
-        is_destructive=parsed.is_destructive,
-        rewrites_data=parsed.rewrites_data,
-        needs_approval=needs_approval(statement),
-        timeout_s=patience.timeout_s,
-        output_mode=patience.output_mode.value,
-        hosts=hosts,
-        error=error,
-        code=code,
-    )
-
-
-def _hosts(
-    item: Selected,
-    number: int,
-    request: RunRequest,
-    cluster: Cluster,
-    facts: Facts,
-    tables: Sequence[TableName],
-) -> tuple[PlannedHost, ...]:
-    is_same = item.record.direction is request.direction and item.record.state.is_open
-    states = {row.host: row.state for row in item.record.rows_of(number)} if is_same else {}
-    # What was sent before a host joined is not sent to it.
-    unsent = Action.NOTHING if states else Action.RUN
-    result = []
-    for shard in cluster.shards:
-        for replica in shard.replicas:
-            host = replica.host_id
-            known = [facts.tables[host, t] for t in tables if (host, t) in facts.tables]
-            result.append(
-                PlannedHost(
-                    host=host,
-                    shard=shard.number,
-                    presence=facts.presence.get(host, Presence.UNKNOWN),
-                    action=_action(states[host], retry_failed=request.leniency.retry_failed)
-                    if host in states
-                    else unsent,
-                    state=states[host].value if host in states else "",
-                    backlog=facts.backlog.get(host, 0),
-                    rows=sum(t.rows for t in known) if known else None,
-                    size_bytes=sum(t.size_bytes for t in known) if known else None,
-                )
-            )
-    return tuple(result)
-
-
-def _action(state: CellState, *, retry_failed: bool) -> Action:
-    if state.is_failure:
-        return Action.RETRY if retry_failed else Action.NOTHING
-    return Action.NOTHING if state is CellState.DONE else Action.WAIT

@@ -55,6 +55,7 @@ from engine.migrations.decide import (
     is_complete,
     is_finished,
     patience_of,
+    step_of,
     summarise,
 )
 from engine.migrations.errors import MigrationRefused
@@ -142,16 +143,7 @@ class MigrationRunner:
         except OnclusterError:
             await self.locked.give_back(lease)
             raise
-        steps = tuple(
-            Step(
-                item.migration.version,
-                item.migration.title,
-                request.direction,
-                item.generation,
-                len(item.script.statements),
-            )
-            for item in selected
-        )
+        steps = tuple(map(step_of, selected))
         logger.info("migration.begun run=%s cluster=%s steps=%d", request.run_id, self.cluster, len(steps))
         return Run(request, self.cluster, steps, lease)
 

@@ -20,6 +20,8 @@ from engine.migrations.errors import (
     ChangedMigration,
     MigrationRefused,
 )
+from engine.migrations.gather import make_plan
+from engine.migrations.plan import Action
 from engine.migrations.selection import Leniency
 from engine.migrations.states import CellState, MigrationState, RunState
 from engine.migrations.upkeep import mark_done, refresh
@@ -237,9 +239,13 @@ def test_what_another_replica_did_for_the_shard_is_not_repeated_for_a_host_that_
         await world.hosts[NODE2].start()
         await refresh(await world.runner(), world.request())
         before = {node: list(world.hosts[node].executed) for node in (NODE1, NODE2)}
+        plan = await make_plan(await world.runner(), world.request(leniency=RETRY))
         with pytest.raises(MigrationRefused, match="on node01:9000 of the same shard") as refused:
             await drive(await world.runner(), world.request(leniency=RETRY))
         assert "migrate mark 4 done --statement 1 --host node02:9000" in refused.value.hint
+        assert plan.notes == (
+            f"4.up statement 1 will not be sent again, and the run stops before it: {refused.value}",
+        )
         assert {node: world.hosts[node].executed for node in (NODE1, NODE2)} == before
         # A person looks, and vouches for it: the run goes on behind it, and sends nothing a second time.
         runner, request = await world.runner(), world.request()
@@ -351,8 +357,11 @@ def test_an_abandoned_host_is_not_sent_again_what_it_may_do_yet_and_has_done_wha
         with pytest.raises(MigrationRefused) as refused:
             await drive(await world.runner(), world.request())
         assert "Start the host" in refused.value.hint and "mark 4 applied" in refused.value.hint
-        with pytest.raises(MigrationRefused, match=f"still stands in the queue as {entry}"):
+        plan = await make_plan(await world.runner(), world.request(leniency=RETRY))
+        assert [host.action for host in plan.statements[-1].hosts] == [Action.NOTHING, Action.REFUSED]
+        with pytest.raises(MigrationRefused, match=f"still stands in the queue as {entry}") as still_queued:
             await drive(await world.runner(), world.request(leniency=RETRY))
+        assert any(str(still_queued.value) in note for note in plan.notes)
         with pytest.raises(MigrationRefused, match=f"still stands in the queue as {entry}"):
             await mark_done(await world.runner(), world.request(), 4, host=NODE2, reason="by hand")
         assert world.states()[4] == "failed"
@@ -454,13 +463,24 @@ def test_what_nobody_would_notice_the_second_time_is_not_sent_where_it_may_have_
         await refresh(await world.runner(), world.request())
         sent = len(world.entries())
         retry = world.request(leniency=RETRY)
+        plan = await make_plan(await world.runner(), retry)
+        actions = [(host.host, host.action) for host in plan.statements[-1].hosts]
+        planned = Action.RETRY if is_sent_again else Action.REFUSED
+        assert actions == [(NODE1, Action.NOTHING), (NODE2, planned)]
         if is_sent_again:
+            assert plan.notes == ()
             await drive(await world.runner(), retry)
             assert len(world.entries()) == sent + 1
             return
         with pytest.raises(MigrationRefused, match="statement 1 is unknown on node02:9000") as refused:
             await drive(await world.runner(), retry)
         assert "migrate mark 4 done --statement 1 --host node02:9000" in refused.value.hint
+        assert plan.notes == (
+            f"4.up statement 1 will not be sent again, and the run stops before it: {refused.value}",
+        )
+        own = replace(retry, run_id=world.ledger.rows("shop")[-1].run_id)
+        (of_own_failure,) = (await make_plan(await world.runner(), own)).statements
+        assert {host.action for host in of_own_failure.hosts} == {Action.NOTHING}
         assert len(world.entries()) == sent
         write(world.folder, {"4_more.up.sql": "SYSTEM RELOAD DICTIONARIES"})
         with pytest.raises(ChangedMigration):

@@ -19,7 +19,8 @@ from engine.ddl.output import OutputMode
 from engine.migrations.errors import MigrationRefused
 from engine.migrations.files import Direction, MigrationSet, load_folder
 from engine.migrations.model import Run, RunRequest, Step
-from engine.migrations.plan import Action, Facts, Presence, TableFacts, build_plan
+from engine.migrations.plan import Action, Facts, Presence, TableFacts
+from engine.migrations.plan_building import build_plan
 from engine.migrations.selection import Leniency, select
 from engine.migrations.statements import Surroundings
 from engine.migrations.states import CellState, LedgerRow, MigrationRecord, MigrationState, open_state
@@ -297,7 +298,7 @@ def test_a_plan_of_a_failed_migration_shows_what_a_retry_would_send(tmp_path: Pa
     states = (DONE, FAILED, WAITING, DONE)
     have = tuple(replace(r, statement_checksum=up.statements[0].checksum) for r in rows(*states))
     record = MigrationRecord(1, "a", Direction.UP, 1, MigrationState.FAILED, 1, up.checksum, have)
-    request = RunRequest("r", leniency=Leniency(retry_failed=True))
+    request = RunRequest("again", leniency=Leniency(retry_failed=True))
     chosen = select(found, {1: record}, direction=Direction.UP, target=None, leniency=request.leniency)
     plan = build_plan(found, chosen, request, surroundings(), Facts())
     actions = [host.action for host in plan.statements[0].hosts]
