@@ -168,12 +168,13 @@ def _host_of(text: str) -> HostId:
 
 
 @click.command("unlock")
+@click.option("--run", "run_id", default="", help="Only from this run: another may hold it by now.")
 @folder_options
 @config_option
 @ledger_option
 @json_option
 def unlock_command(
-    directory: Path, cluster: str, config: Path | None, ledger_url: str, as_json: bool
+    run_id: str, directory: Path, cluster: str, config: Path | None, ledger_url: str, as_json: bool
 ) -> None:
     """Take the migration lock from a run that will not come back.
 
@@ -184,7 +185,7 @@ def unlock_command(
 
     async def work() -> LeaseText | None:
         async with place.runner(ledger) as runner:
-            return await unlock(runner, request_for(Direction.UP, None, {}))
+            return await unlock(runner, request_for(Direction.UP, None, {}), run_id=run_id)
 
     broken = run_async(work())
     if as_json:

@@ -295,23 +295,28 @@ async def look(keeper: Keeper, base: str) -> LeaseText | None:
     return LeaseText.from_bytes(node.data, path=_lease(base))
 
 
-async def break_lease(keeper: Keeper, base: str) -> LeaseText | None:
-    """Take the lease from whoever holds it; returns what it said. The holder can send nothing more.
+async def break_lease(keeper: Keeper, base: str, *, run_id: str = "") -> LeaseText | None:
+    """Take the lease from its holder; returns what it said, None if nobody holds it. The holder can send
+    nothing more.
 
-    For a person who knows that the holder will not come back; the next run gets a greater fence.
+    For a person who knows that the holder will not come back; the next run gets a greater fence. Raises Busy
+    when another run holds it than `run_id`, where that is given, or by now.
     """
-    for _ in range(_MAX_TRIES):
-        version, found = await _read(keeper, base)
-        if not found.is_held:
-            return None
-        try:
-            await keeper.set(
-                _lease(base), replace(found, run_id="", holder="", nonce="").to_bytes(), version=version
-            )
-            return found
-        except BadVersion:
-            continue
-    return None
+    await keeper.sync(_lease(base))
+    version, found = await _read(keeper, base)
+    if not found.is_held:
+        return None
+    if run_id and found.run_id != run_id:
+        raise _busy(found)
+    free = replace(found, run_id="", holder="", nonce="")
+    try:
+        await keeper.set(_lease(base), free.to_bytes(), version=version)
+    except BadVersion:
+        _, now = await _read(keeper, base)
+        if now.is_held:
+            raise _busy(now) from None
+        return None
+    return found
 
 
 async def look_for_run(keeper: Keeper, base: str) -> LeaseText | None:
@@ -423,5 +428,5 @@ def _busy(found: LeaseText) -> Busy:
         holder=found.holder,
         code=Code.QUERY_WITH_SAME_ID_IS_ALREADY_RUNNING,
         hint="Wait for it, or see `oncluster migrate status`. If it will never come back: "
-        "`oncluster migrate unlock`.",
+        f"`oncluster migrate unlock --run {found.run_id}`.",
     )

@@ -207,13 +207,13 @@ async def mark_done(
         await locked.give_back(lease)
 
 
-async def unlock(runner: MigrationRunner, request: RunRequest) -> lock.LeaseText | None:
+async def unlock(runner: MigrationRunner, request: RunRequest, *, run_id: str = "") -> lock.LeaseText | None:
     """Take the lock from a holder that will not come back; it can neither send nor record any more.
 
-    Returns what the lock said, None if nobody held it.
+    Returns what the lock said, None if nobody held it. Raises Busy as `lock.break_lease`.
     """
     locked = runner.locked
-    broken = await lock.break_lease(runner.keeper, locked.lock_path)
+    broken = await lock.break_lease(runner.keeper, locked.lock_path, run_id=run_id)
     if broken is None:
         return None
     try:

@@ -363,4 +363,7 @@ async def test_the_demo_s_migrations_on_three_nodes_of_which_one_dies_and_comes_
             0,
             {"cluster": "order_cluster", "version": 1, "state": "marked"},
         )
-        assert await shell.run("unlock", *order) == (0, {"cluster": "order_cluster", "taken_from": None})
+        assert await shell.run("unlock", "--run", "r", *order) == (
+            0,
+            {"cluster": "order_cluster", "taken_from": None},
+        )

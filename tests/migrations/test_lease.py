@@ -4,14 +4,14 @@ still do."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from engine.errors import Busy, ConnectionLoss, OnclusterError, SessionExpired
-from engine.keeper.base import Create, Op
+from engine.keeper.base import Create, Keeper, Op
 from engine.keeper.memory import MemoryKeeperServer
 from engine.keeper.session import RequestKind
 from engine.migrations import lock
@@ -180,6 +180,72 @@ def test_a_lost_lock_is_known_also_behind_a_server_that_lags(tmp_path: Path) -> 
         assert await lock.break_lease(b, BASE) is not None
         with pytest.raises(StaleFence):
             await lock.verify(a, lease)
+
+    in_world(tmp_path, scenario)
+
+
+class Meanwhile:
+    """A session; something happens before it writes."""
+
+    def __init__(self, keeper: Keeper, happens: Callable[[], Awaitable[None]]) -> None:
+        self._keeper, self._happens = keeper, happens
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._keeper, name)
+
+    async def set(self, *arguments: Any, **named: Any) -> Any:
+        await self._happens()
+        return await self._keeper.set(*arguments, **named)
+
+
+@pytest.mark.parametrize("is_taken", [True, False])
+def test_a_lock_that_changes_hands_while_it_is_taken_from_its_holder_stays_with_the_next(
+    tmp_path: Path, is_taken: bool
+) -> None:
+    """1. `a` holds it. 2. Somebody who means `a` reads that. 3. `a` gives it back, and `b` takes it. 4. What
+    was read is too old to write by."""
+
+    async def scenario(world: World) -> None:
+        keeper = await world.server.connect()
+        first = await lock.acquire(keeper, BASE, claim(world, "a", Binding.TTL), env=world.env)
+        held: list[lock.Lease] = []
+
+        async def changes_hands() -> None:
+            await lock.release(keeper, first)
+            if is_taken:
+                held.append(await lock.acquire(keeper, BASE, claim(world, "b", Binding.TTL), env=world.env))
+
+        person: Any = Meanwhile(await world.server.connect(client="person"), changes_hands)
+        if not is_taken:
+            assert await lock.break_lease(person, BASE) is None
+            return
+        with pytest.raises(Busy, match="run b of holder of b"):
+            await lock.break_lease(person, BASE)
+        await lock.verify(keeper, held[0])
+
+    in_world(tmp_path, scenario)
+
+
+def test_a_lock_is_taken_from_the_run_that_is_named_and_from_no_other(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        keeper = await world.server.connect()
+        lease = await lock.acquire(keeper, BASE, claim(world, "b", Binding.TTL), env=world.env)
+        with pytest.raises(Busy, match="run b of holder of b"):
+            await lock.break_lease(keeper, BASE, run_id="a")
+        await lock.verify(keeper, lease)
+        broken = await lock.break_lease(keeper, BASE, run_id="b")
+        assert broken is not None and broken.run_id == "b"
+
+    in_world(tmp_path, scenario)
+
+
+def test_who_takes_a_lock_away_reads_it_behind_a_server_that_lags(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        a, b = await world.server.connect(client="a"), await world.server.connect(client="b")
+        world.server.stale_reads(b.session_id)
+        await lock.acquire(a, BASE, claim(world, "a", Binding.TTL), env=world.env)
+        broken = await lock.break_lease(b, BASE)
+        assert broken is not None and broken.run_id == "a"
 
     in_world(tmp_path, scenario)
 
