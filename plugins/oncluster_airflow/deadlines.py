@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -20,6 +20,7 @@ from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 
 from engine.env import SystemEnv
 from engine.errors import OnclusterError
+from engine.migrations.files import Direction
 from engine.migrations.ledger import Ledger
 from engine.migrations.states import LedgerRow
 from oncluster_airflow.channels import Channels, send_over
@@ -101,23 +102,33 @@ def _tell(after_s: int, cluster: str, context: Mapping[str, Any]) -> str:
     if cluster:
         run: Mapping[str, Any] = context.get("dag_run") or {}
         run_id = str(run.get("dag_run_id", ""))
-        result = unfinished_hosts(settings, cluster, lambda row: row.run_id == run_id)
+        result = unfinished_hosts(settings, cluster, lambda ledger: _rows_of_run(ledger, cluster, run_id))
     worked = send_over(
         Channels().open(), late(context, after_s=after_s, result=result, docs_url=settings.docs_url)
     )
     return ", ".join(worked)
 
 
+def _rows_of_run(ledger: Ledger, cluster: str, run_id: str) -> list[LedgerRow]:
+    """What a run is at, whichever run has sent it: a run attaches to what an earlier one began."""
+    run = next((each for each in ledger.runs(cluster) if each.run_id == run_id), None)
+    if run is None:
+        return []
+    rows: list[LedgerRow] = []
+    for version, record in ledger.records(cluster).items():
+        is_within = run.target is None or (version <= run.target) is (run.direction is Direction.UP)
+        if record.state.is_open and record.direction is run.direction and is_within:
+            rows += record.rows
+    return rows
+
+
 def unfinished_hosts(
-    settings: Settings, cluster: str, concerns: Callable[[LedgerRow], bool]
+    settings: Settings, cluster: str, rows_of: Callable[[Ledger], Iterable[LedgerRow]]
 ) -> WaitResult | None:
     """The hosts that are not done, by the rows of the ledger that are meant; None where it cannot say."""
     try:
-        rows = [
-            row
-            for row in Ledger(settings.ledger_url, env=SystemEnv()).rows(cluster)
-            if not row.state.is_final and concerns(row)
-        ]
+        ledger = Ledger(settings.ledger_url, env=SystemEnv())
+        rows = [row for row in rows_of(ledger) if not row.state.is_final]
     except OnclusterError as error:
         log.warning("deadline.no_hosts cluster=%s: %s", cluster, error)
         return None

@@ -14,9 +14,13 @@ from typing import Any
 import pytest
 
 from engine.env import SystemEnv
+from engine.migrations.files import Direction
+from engine.migrations.ledger import Ledger
+from engine.names import HostId
 from engine.operations.alerts import Links, deliver
 from engine.operations.finding import Finding, FindingKind, Severity
 from engine.operations.records import Records
+from tests.unit.migrations.ledger_support import write_ledger
 
 CLUSTER = "order_cluster"
 SECRET = "services/T0AAA/B0BBB/s3cr3tt0k3n"
@@ -276,30 +280,26 @@ def missed(
     return {"dag_run": run, "deadline": {"id": "1", "deadline_time": "2026-03-01T16:00:00Z"}}
 
 
-def test_a_run_that_is_not_over_in_time_is_told_with_the_hosts_it_waits_for(
+def begin_run(url: str, run_id: str, direction: Direction, target: int | None) -> None:
+    """As a run leaves it that has sent nothing itself: it attaches to what an earlier one sent."""
+    ledger = Ledger(url, env=SystemEnv())
+    ledger.register_fence(CLUSTER, 2, run_id=run_id, holder="airflow")
+    writer = ledger.writer(CLUSTER, run_id=run_id, fence=2)
+    writer.record_run(direction=direction, target=target, requested_by="ada", approved_by="")
+
+
+def test_a_run_that_is_not_over_in_time_is_told_with_the_hosts_it_waits_for_whoever_sent_it(
     chat: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from engine.migrations.states import CellState
-    from engine.names import HostId
-    from oncluster_airflow import deadlines
+    from oncluster_airflow.deadlines import deadline_missed
 
-    row = SimpleNamespace(
-        host=HostId("node03", 9000),
-        state=CellState.WAITING,
-        code=0,
-        error="",
-        started_ms=None,
-        finished_ms=None,
-        duration_ms=None,
-        run_id="manual__1",
-        entry="query-0000000007",
-    )
-    done = SimpleNamespace(**(vars(row) | {"host": HostId("node01", 9000), "state": CellState.DONE}))
-    other = SimpleNamespace(**(vars(row) | {"host": HostId("node04", 9000), "run_id": "manual__0"}))
-    ledger = SimpleNamespace(rows=lambda _: [row, done, other])
-    monkeypatch.setattr(deadlines, "Ledger", lambda *_, **__: ledger)
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    states = {HostId("node01", 9000): "done", HostId("node03", 9000): "inactive"}
+    write_ledger(url, SystemEnv(), states, cluster=CLUSTER)
+    begin_run(url, "manual__1", Direction.UP, None)
+    monkeypatch.setenv("ONCLUSTER_LEDGER_URL", url)
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", "http://airflow:8080")
-    worked = asyncio.run(deadlines.deadline_missed(after_s=14400, cluster=CLUSTER, context=missed()))
+    worked = asyncio.run(deadline_missed(after_s=14400, cluster=CLUSTER, context=missed()))
 
     assert worked == "log, slack"
     text = json.dumps(chat.bodies[0])
@@ -312,7 +312,40 @@ def test_a_run_that_is_not_over_in_time_is_told_with_the_hosts_it_waits_for(
         "runbooks/run-too-long.md",
     ):
         assert part in text
-    assert "node01" not in text and "node04" not in text and "hunter2" not in text
+    assert "node01" not in text and "hunter2" not in text
+
+
+@pytest.mark.parametrize(
+    ("sent", "run_id", "direction", "target", "is_named"),
+    [
+        (Direction.UP, "manual__1", Direction.UP, 5, True),
+        (Direction.UP, "manual__1", Direction.UP, 4, False),
+        (Direction.UP, "manual__1", Direction.DOWN, None, False),
+        (Direction.UP, "manual__2", Direction.UP, None, False),
+        (Direction.DOWN, "manual__1", Direction.DOWN, 4, True),
+        (Direction.DOWN, "manual__1", Direction.DOWN, 5, False),
+    ],
+)
+def test_hosts_that_a_run_does_not_wait_for_are_not_named(
+    sent: Direction,
+    run_id: str,
+    direction: Direction,
+    target: int | None,
+    is_named: bool,
+    chat: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """Those of later versions and of the other direction, and any while the run has not begun."""
+    from oncluster_airflow.deadlines import deadline_missed
+
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    write_ledger(url, SystemEnv(), {HostId("node03", 9000): "inactive"}, cluster=CLUSTER, direction=sent)
+    begin_run(url, run_id, direction, target)
+    monkeypatch.setenv("ONCLUSTER_LEDGER_URL", url)
+    asyncio.run(deadline_missed(after_s=60, cluster=CLUSTER, context=missed()))
+
+    assert ("node03" in json.dumps(chat.bodies[0])) is is_named
 
 
 def test_a_ledger_out_of_reach_does_not_keep_people_from_being_told(
@@ -397,7 +430,6 @@ def test_a_wait_that_takes_long_is_told_once_while_it_goes_on_and_not_again_afte
     records: Records, chat: Any
 ) -> None:
     from engine.ddl.outcome import HostOutcome, HostState
-    from engine.names import HostId
     from oncluster_airflow.late_wait import LateWait, told_when_late
     from oncluster_airflow.outcomes import WaitResult, WaitState
 
@@ -437,11 +469,8 @@ def test_whoever_is_told_of_a_long_wait_hears_of_hosts_that_an_earlier_run_sent_
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A run that begins after the time of another is over attaches to what that one sent."""
-    from engine.migrations.files import Direction
     from engine.migrations.model import Run, RunRequest, StatementRef, Step
-    from engine.names import HostId
     from oncluster_airflow.triggers import MigrationStatementTrigger
-    from tests.unit.migrations.ledger_support import write_ledger
 
     url = f"sqlite:///{tmp_path}/ledger.db"
     states = {HostId("node01", 9000): "done", HostId("node03", 9000): "inactive"}

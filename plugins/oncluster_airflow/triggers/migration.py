@@ -108,7 +108,11 @@ class MigrationStatementTrigger(BaseTrigger):
                 ref.statement,
             ) and (step is None or row.generation == step.generation)
 
-        found = unfinished_hosts(Settings.from_environment(), self.cluster, is_waited_for)
+        found = unfinished_hosts(
+            Settings.from_environment(),
+            self.cluster,
+            lambda ledger: filter(is_waited_for, ledger.rows(self.cluster)),
+        )
         return found or WaitResult(WaitState.TIMEOUT, str(ref))
 
     async def _wait(self) -> WaitResult:

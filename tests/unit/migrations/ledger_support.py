@@ -10,7 +10,7 @@ from engine.migrations.states import Event
 from tests.unit.operations.support import CLUSTER
 
 
-def write_ledger(path, env, states, *, cluster=CLUSTER, table="d.t"):
+def write_ledger(path, env, states, *, cluster=CLUSTER, table="d.t", direction=Direction.UP):
     """One migration of one statement that adds a column; `states` by host."""
     writer = Ledger(path, env=env).writer(cluster, run_id="run", fence=1)
     Ledger(path, env=env).register_fence(cluster, 1, run_id="run", holder="tester")
@@ -19,7 +19,7 @@ def write_ledger(path, env, states, *, cluster=CLUSTER, table="d.t"):
         Event.STARTED,
         version=5,
         title="add_b",
-        direction=Direction.UP,
+        direction=direction,
         generation=1,
         statements=1,
         file_checksum="f",
@@ -30,7 +30,7 @@ def write_ledger(path, env, states, *, cluster=CLUSTER, table="d.t"):
             token=f"t-{cluster}",
             version=5,
             title="add_b",
-            direction=Direction.UP,
+            direction=direction,
             generation=1,
             statement=1,
             attempt=1,
