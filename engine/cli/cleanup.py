@@ -249,7 +249,8 @@ def abandon(
     """Say of HOST (host:port) that it will never do what waits for it in the DDL queue.
 
     Waits for it end with the outcome `abandoned`, by whom and why. It is no success, and for ClickHouse the
-    host has not answered. Refused while the host gives answers.
+    host has not answered. While the host gives answers only what expired for it is taken, as dealt with: it
+    is no finding any more.
     """
 
     async def work() -> Report | None:

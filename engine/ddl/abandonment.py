@@ -11,6 +11,9 @@ Safety argument.
 A crash leaves the word given or not; giving it again changes nothing.
 
 It never turns an outcome into another, and never makes one that looks like success.
+
+A host that is there does by itself what stands in the queue. Of what expired for it a person may only say
+that it is dealt with: it stays *expired*, and their word stands in the record (`settle_expired`).
 """
 
 from __future__ import annotations
@@ -83,6 +86,8 @@ class Abandoning(enum.StrEnum):
     """What became of the attempt."""
 
     ABANDONED = "abandoned"
+    SETTLED = "settled"
+    """It stays expired, and is dealt with."""
     ALREADY = "already"
     """Somebody had said so before; their word stays."""
     HAS_OUTCOME = "has-outcome"
@@ -169,6 +174,37 @@ async def _abandon_in_record(
             return Abandoning.ABANDONED
         case _:
             return Abandoning.HAS_OUTCOME
+
+
+async def settle_expired(
+    keeper: Keeper, paths: QueuePaths, entry: str, host: HostId, said: Abandonment
+) -> Abandoning:
+    """Say that what expired for `host` is dealt with. Touches nothing that stands in the queue.
+
+    After UnknownOutcome call it again.
+    """
+    for _ in range(_TRIES):
+        try:
+            node = await keeper.get(paths.outcome(entry))
+        except NoNode:
+            return Abandoning.GONE
+        record = OutcomeRecord.from_bytes(node.data)
+        outcome = next((o for o in record.hosts if o.host == host), None)
+        if outcome is None:
+            return Abandoning.NOT_LISTED
+        if outcome.state is not HostState.EXPIRED:
+            return Abandoning.HAS_OUTCOME
+        if outcome.error:
+            return Abandoning.ALREADY
+        settled = dataclasses.replace(outcome, error=f"Dealt with by {said.by}: {said.reason}")
+        hosts = tuple(settled if o.host == host else o for o in record.hosts)
+        changed = dataclasses.replace(record, hosts=hosts).to_bytes()
+        try:
+            await keeper.set(paths.outcome(entry), changed, version=node.stat.version)
+        except (BadVersion, NoNode):
+            continue
+        return Abandoning.SETTLED
+    raise Corrupt(f"{paths.outcome(entry)} changes whenever it is looked at")
 
 
 async def read_abandoned(

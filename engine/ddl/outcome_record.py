@@ -106,7 +106,8 @@ class OutcomeRecord:
 
     @property
     def expired(self) -> tuple[HostId, ...]:
-        return tuple(o.host for o in self.hosts if o.state is HostState.EXPIRED)
+        """Hosts for which it expired, and nobody has said that it is dealt with (`abandonment`)."""
+        return tuple(o.host for o in self.hosts if o.state is HostState.EXPIRED and not o.error)
 
     @property
     def unreported(self) -> tuple[HostId, ...]:

@@ -39,8 +39,8 @@ The same from a terminal: `oncluster cleanup plan`, `oncluster cleanup apply`.
 _ABANDON_DOC = """
 Says of a host that it will never do what waits for it, so that nobody waits any more.
 
-It is an outcome of its own, with your name and your reason: not done, not failed. It is refused for a host
-that answers or is active. Nothing is written where the host itself reports.
+It is an outcome of its own, with your name and your reason: not done, not failed. Of a host that answers or
+is active it takes only what expired for it, as dealt with. Nothing is written where the host itself reports.
 
 The same from a terminal: `oncluster cleanup abandon`.
 """

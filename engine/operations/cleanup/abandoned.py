@@ -5,16 +5,17 @@ long as the host itself says nothing (`engine.ddl.abandonment`). It is taken onl
 answer over HTTP and is not active in the queue, both when it is planned and when it is done.
 A crash leaves some entries marked; the same act marks the rest.
 
-It never ends a wait for a host that is there.
+It never ends a wait for a host that is there. Of what expired for such a host a person may say that it is
+dealt with: nobody waits for that, and only the record of the removed entry is written.
 """
 
 from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from engine.ddl.abandonment import Abandoning, Abandonment, abandon, read_abandoned
+from engine.ddl.abandonment import Abandoning, Abandonment, abandon, read_abandoned, settle_expired
 from engine.ddl.entry import DDLLogEntry
 from engine.ddl.outcome_record import OutcomeRecord
 from engine.errors import Code, Corrupt, NoNode, Refused
@@ -34,16 +35,22 @@ class AbandonAct(enum.StrEnum):
     """Acts of this operation."""
 
     ABANDON = "abandon-tasks"
+    SETTLE = "settle-expired"
 
 
 async def plan_abandon(site: Site, host: HostId, *, reason: str, entries: Sequence[str] = ()) -> Plan:
-    """Every entry that waits for the host, or expired for it; or those of them that are named.
+    """Every entry that waits for the host, or expired for it; or those of them that are named. Of a host
+    that is there those that expired.
 
-    Raises Refused without a reason, for a host that is there, and for one that nobody knows.
+    Raises Refused without a reason, for a host that is there and has missed nothing, and for one that nobody
+    knows.
     """
     if not reason.strip():
         raise Refused("Abandoning tasks needs a reason; it stays with them.", code=Code.BAD_ARGUMENTS)
+    missed = await _expired(site, host)
     if there := await _is_there(site, host):
+        if missed:
+            return _settling(site, host, missed, reason, wanted=set(entries))
         raise Refused(
             f"{host.readable} {there}: its tasks cannot be abandoned.",
             code=Code.BAD_ARGUMENTS,
@@ -51,7 +58,6 @@ async def plan_abandon(site: Site, host: HostId, *, reason: str, entries: Sequen
         )
     asked = await _asked(site, host)
     waiting = await _waiting(site, host, asked)
-    missed = await _expired(site, host)
     if not asked and not missed and host not in site.hosts:
         raise Refused(
             f"{site.cluster} has no host {host.readable}, and no task in the queue is for it.",
@@ -60,24 +66,52 @@ async def plan_abandon(site: Site, host: HostId, *, reason: str, entries: Sequen
         )
     wanted = set(entries)
     chosen = [name for name in sorted({*waiting, *missed}) if not wanted or name in wanted]
-    acts = []
-    for start in range(0, len(chosen), ENTRIES_AN_ACT):
-        batch = chosen[start : start + ENTRIES_AN_ACT]
-        acts.append(
-            Act(
-                kind=AbandonAct.ABANDON,
-                subject=f"{batch[0]} to {batch[-1]}" if len(batch) > 1 else batch[0],
-                host=host.readable,
-                what=f"Abandon {count(len(batch), 'task')} of {host.readable}: {listed(batch, most=3)}.",
-                why=f"{reason.rstrip('.')}. It gives no answer and is not active in the queue. Nobody waits "
-                "for it any more; for ClickHouse it has not answered.",
-                payload={"host": str(host), "entries": batch, "reason": reason},
-                danger=Danger.REPAIRS,
-            )
+    acts = [
+        Act(
+            kind=AbandonAct.ABANDON,
+            subject=_span(batch),
+            host=host.readable,
+            what=f"Abandon {count(len(batch), 'task')} of {host.readable}: {listed(batch, most=3)}.",
+            why=f"{reason.rstrip('.')}. It gives no answer and is not active in the queue. Nobody waits "
+            "for it any more; for ClickHouse it has not answered.",
+            payload={"host": str(host), "entries": batch, "reason": reason},
+            danger=Danger.REPAIRS,
         )
+        for batch in _batches(chosen)
+    ]
     unknown = sorted(wanted - {*waiting, *missed})
     notes = (f"Nothing waits for {host.readable} in {listed(unknown)}.",) if unknown else ()
     return Plan(OPERATION, site.cluster, tuple(acts), notes=notes)
+
+
+def _settling(
+    site: Site, host: HostId, missed: Sequence[str], reason: str, *, wanted: Collection[str]
+) -> Plan:
+    chosen = [name for name in missed if not wanted or name in wanted]
+    acts = [
+        Act(
+            kind=AbandonAct.SETTLE,
+            subject=_span(batch),
+            host=host.readable,
+            what=f"Record as dealt with what expired for {host.readable}: {listed(batch, most=3)}.",
+            why=f"{reason.rstrip('.')}. It stays expired, and is no finding any more.",
+            payload={"host": str(host), "entries": batch, "reason": reason},
+            danger=Danger.REPAIRS,
+        )
+        for batch in _batches(chosen)
+    ]
+    notes = [f"{host.readable} is there: what waits for it in the queue it executes by itself."]
+    if others := sorted(set(wanted) - set(missed)):
+        notes.append(f"Nothing expired for {host.readable} in {listed(others)}.")
+    return Plan(OPERATION, site.cluster, tuple(acts), notes=tuple(notes))
+
+
+def _batches(entries: Sequence[str]) -> list[list[str]]:
+    return [list(entries[start : start + ENTRIES_AN_ACT]) for start in range(0, len(entries), ENTRIES_AN_ACT)]
+
+
+def _span(batch: Sequence[str]) -> str:
+    return f"{batch[0]} to {batch[-1]}" if len(batch) > 1 else batch[0]
 
 
 def abandon_performer(site: Site) -> Performer:
@@ -93,16 +127,19 @@ class _Performer:
         """Raises Keeper's errors, MalformedEntry."""
         site = self._site
         host = HostId.parse(str(act.payload["host"]))
-        if there := await _is_there(site, host):
+        is_settled = act.kind == AbandonAct.SETTLE
+        if not is_settled and (there := await _is_there(site, host)):
             return ActResult(ActState.REFUSED, f"{host.readable} {there}.")
         said = Abandonment(site.operator, str(act.payload["reason"]), int(site.env.now_s() * 1000))
         found: Counter[Abandoning] = Counter()
+        say = settle_expired if is_settled else abandon
         for entry in act.payload["entries"]:
-            found[await abandon(site.keeper, site.queue.paths, str(entry), host, said)] += 1
+            found[await say(site.keeper, site.queue.paths, str(entry), host, said)] += 1
         detail = ", ".join(f"{number} {what}" for what, number in sorted(found.items()))
         if found[Abandoning.ACTIVE]:
             return ActResult(ActState.REFUSED, detail)
-        return ActResult(ActState.DONE if found[Abandoning.ABANDONED] else ActState.NOT_NEEDED, detail)
+        is_new = found[Abandoning.ABANDONED] or found[Abandoning.SETTLED]
+        return ActResult(ActState.DONE if is_new else ActState.NOT_NEEDED, detail)
 
 
 async def _is_there(site: Site, host: HostId) -> str:

@@ -240,8 +240,8 @@ def _expired_finding(site: Site, host: HostId, records: Sequence[OutcomeRecord])
         f"{host.readable} never answered {count(len(records), 'entry', 'entries')} that "
         f"{'was' if len(records) == 1 else 'were'} removed from the DDL queue ({which}"
         f"{shortened(redact(last.query), most=_SHORT)}).",
-        "Compare its schema with the others (`oncluster drift`) and run there what is missing. If the host "
-        "is gone for good: `oncluster cleanup abandon`.",
+        "Compare its schema with the others (`oncluster drift`) and run there what is missing. When that is "
+        "done, or if the host is gone for good, say so: `oncluster cleanup abandon`.",
         host=host.readable,
         evidence={
             "entries": len(records),

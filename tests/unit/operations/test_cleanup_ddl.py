@@ -10,12 +10,17 @@ from pathlib import Path
 import pytest
 
 from engine.config.model import Cluster, Topology
+from engine.ddl.abandonment import Abandoning, Abandonment, settle_expired
 from engine.ddl.cleaner import DDLCleaner
 from engine.ddl.client import DDLQueueClient
-from engine.ddl.outcome import HostState
+from engine.ddl.outcome import HostOutcome, HostState
+from engine.ddl.outcome_record import OutcomeRecord, correct_outcome_record, read_outcome_record
+from engine.env import SystemEnv
 from engine.errors import Busy, Refused, SqlError, UnknownOutcome
 from engine.keeper.base import CreateMode
-from engine.names import HostId
+from engine.keeper.memory import MemoryKeeperServer
+from engine.keeper.recipes import create_ancestors
+from engine.names import HostId, QueuePaths
 from engine.operations.act import ActState, Danger
 from engine.operations.carrying_out import ApprovalMissing, carry_out
 from engine.operations.cleanup import (
@@ -254,6 +259,61 @@ def test_what_expired_for_a_dead_host_is_no_finding_any_more_once_it_is_abandone
         assert (await bench.plan(DDL)).findings == ()
 
     run(tmp_path, main)
+
+
+def test_what_expired_for_a_host_that_is_there_is_no_finding_any_more_once_somebody_has_dealt_with_it(
+    tmp_path: Path,
+) -> None:
+    async def main(bench: Bench) -> None:
+        names = await bench.submit(2, finished=(N1, N2, N3))
+        await bench.env.sleep(8 * DAY_S)
+        await bench.apply(await bench.plan(DDL))
+        (waiting,) = await bench.submit(1, finished=(N1, N2, N3))
+        assert len((await bench.plan(DDL)).findings) == 1
+        assert await give_up(bench, names[1], run_id="first") == [ActState.DONE]
+        (finding,) = (await bench.plan(DDL)).findings
+        assert finding.evidence["first_entry"] == finding.evidence["last_entry"] == names[0]
+        assert await give_up(bench, run_id="second") == [ActState.DONE]
+        assert (await bench.plan(DDL)).findings == ()
+        assert (await status(bench, waiting))["n4"] is HostState.WAITING, "it does that by itself"
+        client = DDLQueueClient(bench.keeper, bench.env, bench.site.queue.paths)
+        outcome = (await client.status(names[0])).outcome(N4)
+        assert outcome.state is HostState.EXPIRED, "it has not done it, whoever did"
+        assert outcome.error.endswith("Its machine burnt down.") and bench.site.operator in outcome.error
+        with pytest.raises(Refused, match="n4:9000 answers"):
+            await plan_abandon(bench.site, N4, reason="once more")
+
+    run(tmp_path, main)
+
+
+def test_what_did_not_expire_for_a_host_that_is_there_is_said(tmp_path: Path) -> None:
+    async def main(bench: Bench) -> None:
+        names = await bench.submit(1, finished=(N1, N2, N3))
+        await bench.env.sleep(8 * DAY_S)
+        await bench.apply(await bench.plan(DDL))
+        (waiting,) = await bench.submit(1, finished=(N1, N2, N3))
+        plan = await plan_abandon(bench.site, N4, reason="by hand", entries=[names[0], waiting])
+        assert [act.payload["entries"] for act in plan.acts] == [[names[0]]]
+        assert plan.notes[1:] == (f"Nothing expired for n4:9000 in {waiting}.",)
+
+    run(tmp_path, main)
+
+
+async def test_what_somebody_has_dealt_with_is_still_done_when_the_host_says_so_itself() -> None:
+    record = OutcomeRecord("query-0000000000", 7, 0, "", "", "", (HostOutcome(N4, HostState.EXPIRED),))
+    paths = QueuePaths()
+    keeper = await MemoryKeeperServer(SystemEnv()).connect()
+    await create_ancestors(keeper, paths.outcome(record.entry))
+    await keeper.create(paths.outcome(record.entry), record.to_bytes())
+
+    async def say(reason: str) -> Abandoning:
+        return await settle_expired(keeper, paths, record.entry, N4, Abandonment("ada", reason, 1))
+
+    assert [await say("by hand"), await say("again")] == [Abandoning.SETTLED, Abandoning.ALREADY]
+    assert await correct_outcome_record(keeper, paths, record.entry, 7, HostOutcome(N4, HostState.DONE))
+    assert await say("late") is Abandoning.HAS_OUTCOME
+    found = await read_outcome_record(keeper, paths, record.entry)
+    assert found is not None and [o.state for o in found.hosts] == [HostState.DONE]
 
 
 def test_only_the_entries_that_are_named_are_abandoned_and_others_are_said(tmp_path: Path) -> None:
