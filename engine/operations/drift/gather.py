@@ -52,13 +52,13 @@ async def look_at_schemas(site: Site) -> Schemas:
     hosts = await asyncio.to_thread(_read, said)  # a millisecond for each text
     silent = {host: str(answer) for host, answer in answers.items() if isinstance(answer, OnclusterError)}
     keeper: Mapping[str, KeeperTable] = {}
-    notes: list[str] = []
+    keeper_error = ""
     try:
         keeper = await _keeper_tables(site.keeper, hosts.values())
     except (KeeperUnavailable, UnknownOutcome) as error:
-        notes.append(f"Keeper was not looked at: {error}")
+        keeper_error = str(error)
     shards = tuple(tuple(r.host_id for r in shard.replicas) for shard in site.topology_cluster.shards)
-    return Schemas(site.cluster, hosts, silent, shards, keeper, tuple(notes))
+    return Schemas(site.cluster, hosts, silent, shards, keeper, keeper_error)
 
 
 @dataclass(frozen=True, slots=True)

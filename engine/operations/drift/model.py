@@ -85,7 +85,13 @@ class Schemas:
     silent: Mapping[HostId, str]
     shards: tuple[tuple[HostId, ...], ...]
     keeper: Mapping[str, KeeperTable] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    keeper_error: str = ""
+    """Why Keeper was not looked at."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was not looked at, besides hosts."""
+        return (f"Keeper was not looked at: {self.keeper_error}",) if self.keeper_error else ()
 
 
 class DriftKind(enum.StrEnum):

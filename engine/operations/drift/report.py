@@ -25,6 +25,7 @@ _ADVICE = {
     DriftKind.BEHIND: "Look at the replica's queue for the ALTER, and at its log; SYSTEM RESTART REPLICA.",
     DriftKind.PATH: "Two tables of one name are no replicas of each other: move the rows of one by hand.",
 }
+_OF_KEEPER = frozenset({DriftKind.KEEPER.value, DriftKind.BEHIND.value})
 _CATCHES_UP = "It has this before it in the queue: wait until it is done."
 
 
@@ -91,8 +92,28 @@ def drift_report(site: Site, schemas: Schemas) -> DriftReport:
 
 
 def record_drift(site: Site, report: DriftReport) -> Seen:
-    """Keep the findings, and close those that are gone. Raises RecordsUnavailable."""
-    return site.records.see_findings(site.cluster, SCOPE, report.findings)
+    """Keep the findings, and close those that are gone. Raises RecordsUnavailable.
+
+    A drift that this look could not find goes on as it was: nobody has seen that it is gone.
+    """
+    return site.records.see_findings(site.cluster, SCOPE, [*report.findings, *_unseen(site, report)])
+
+
+def _unseen(site: Site, report: DriftReport) -> list[Finding]:
+    """Those of silent hosts, of one with which nobody could be compared, and Keeper's while it is silent."""
+    schemas = report.schemas
+    told = {finding.fingerprint for finding in report.findings}
+    silent = {host.readable for host in schemas.silent}
+    if silent and len(schemas.hosts) == 1:
+        silent |= {host.readable for host in schemas.hosts}
+    unasked = _OF_KEEPER if schemas.keeper_error else frozenset[str]()
+    return [
+        record.finding
+        for record in site.records.open_findings(site.cluster, SCOPE)
+        if record.finding.kind is FindingKind.SCHEMA_DRIFT
+        and record.finding.fingerprint not in told
+        and (record.finding.host in silent or record.finding.evidence.get("kind") in unasked)
+    ]
 
 
 def _finding(cluster: str, drift: Drift) -> Finding:

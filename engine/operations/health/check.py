@@ -19,7 +19,7 @@ from engine.operations.health.check_keeper import check_keeper
 from engine.operations.health.check_queues import check_queues
 from engine.operations.health.check_replicas import check_replicas
 from engine.operations.health.check_tables import check_tables
-from engine.operations.health.facts import ClusterFacts, Gap
+from engine.operations.health.facts import ClusterFacts, Gap, HostFacts
 from engine.operations.health.gather import Depth, gather_facts
 from engine.operations.health.samples import samples_of
 from engine.operations.records import Sample, Seen
@@ -98,7 +98,8 @@ def report_of(facts: ClusterFacts, settings: HealthSettings) -> HealthReport:
 def record_health(site: Site, report: HealthReport) -> Seen:
     """Keep findings and figures, forget figures that are too old. Raises RecordsUnavailable.
 
-    A finding about a host that was silent this time goes on as it was: nobody has seen that it is gone.
+    A finding about a host that was silent this time, or told less than it was asked, goes on as it was. So
+    does one that needs Keeper's word while Keeper is silent: nobody has seen that it is gone.
     """
     keep_s = site.config.health.samples_keep_s
     site.records.add_samples(site.cluster, report.samples)
@@ -106,19 +107,41 @@ def record_health(site: Site, report: HealthReport) -> Seen:
     return site.records.see_findings(site.cluster, SCOPE, [*report.findings, *_unseen(site, report)])
 
 
+_OF_SILENCE = frozenset({FindingKind.HOST_DOWN, FindingKind.NOT_CHECKED})
+_OF_KEEPER = frozenset(
+    {
+        FindingKind.KEEPER_FULL,
+        FindingKind.KEEPER_METADATA_LOST,
+        FindingKind.LAGGING,
+        FindingKind.LOST_REPLICA,
+        FindingKind.STUCK_DDL,
+        FindingKind.TOO_FEW_REPLICAS,
+    }
+)
+"""Kinds that are not found without Keeper's word."""
+
+
 def _unseen(site: Site, report: HealthReport) -> list[Finding]:
-    silent = {h.host.readable for h in report.facts.hosts.values() if not h.is_answering}
-    if not silent:
-        return []
+    facts = report.facts
+    silent = {h.host.readable for h in facts.hosts.values() if not h.is_answering or _told_less(h)}
+    unasked = _OF_KEEPER if not facts.keeper.is_answering else frozenset[FindingKind]()
+    if facts.ddl_error:
+        unasked |= {FindingKind.STUCK_DDL}
     told = {finding.fingerprint for finding in report.findings}
-    of_silence = (FindingKind.HOST_DOWN, FindingKind.NOT_CHECKED)
     return [
         record.finding
         for record in site.records.open_findings(site.cluster, SCOPE)
-        if record.finding.host in silent
-        and record.finding.kind not in of_silence
-        and record.finding.fingerprint not in told
+        if record.finding.fingerprint not in told
+        and (
+            record.finding.kind in unasked
+            or (record.finding.host in silent and record.finding.kind not in _OF_SILENCE)
+        )
     ]
+
+
+def _told_less(host: HostFacts) -> bool:
+    """Than it may the next time. What an old server lacks, or a user may not read, is never told."""
+    return any(gap.gap in (Gap.FAILED, Gap.OVER_QUOTA) for gap in host.not_said)
 
 
 def _keep_worse(found: dict[str, Finding], finding: Finding) -> None:

@@ -281,6 +281,8 @@ class ClusterFacts:
     keeper: KeeperFacts
     shards: Mapping[int, tuple[HostId, ...]]
     ddl: tuple[DdlFacts, ...] = ()
+    ddl_error: str = ""
+    """Why the queue was not looked at."""
     notes: tuple[str, ...] = ()
 
     def replicas(self) -> Iterator[tuple[HostFacts, ReplicaFacts]]:

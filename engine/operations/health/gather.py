@@ -52,6 +52,7 @@ async def gather_facts(site: Site, *, depth: Depth = Depth.TELLS) -> ClusterFact
         keeper=replace(keeper, servers=servers, not_said=keeper.not_said + gaps),
         shards={shard.number: tuple(r.host_id for r in shard.replicas) for shard in cluster.shards},
         ddl=ddl,
+        ddl_error=ddl_error,
         notes=tuple(notes),
     )
 

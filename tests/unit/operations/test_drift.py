@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from engine.config.model import Cluster, Replica, Shard, Topology
+from engine.errors import KeeperUnavailable
 from engine.operations.act import ActState, Danger
 from engine.operations.carrying_out import carry_out
 from engine.operations.drift import (
@@ -292,6 +293,60 @@ def test_keeper_down_leaves_hosts_compared(tmp_path):
     report = simulated(main)
     assert {drift.host.host for drift in report.drifts} == {"n4"}
     assert any("Keeper was not looked at" in note for note in report.notes)
+
+
+# --- records ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("silent", "is_resolved"),
+    [
+        ((), True),
+        (("n3",), True),
+        (("n2",), False),
+        (("n1", "n3", "n4"), False),
+    ],
+)
+def test_a_drift_that_nobody_could_look_for_is_not_resolved(tmp_path, silent, is_resolved):
+    """1. n2 has another table. 2. It is repaired. Nobody can say so where n2 does not answer, or nobody
+    else."""
+
+    async def look_again(here, report):
+        first = record_drift(here, report)
+        for host in HOSTS:
+            here.clients[host].is_down = host.host in silent
+            here.clients[host].tables = servers()[host].tables
+        return first, record_drift(here, await check_drift(here))
+
+    other = {
+        "d.t": ("MergeTree", PLAIN.replace("Int32", "Int64")),
+        "d.r": ("ReplicatedMergeTree", REPLICATED),
+    }
+    first, second = checked(tmp_path, servers(n2={"tables": other}), then=look_again)
+    assert [record.finding.kind for record in first.new] == [FindingKind.SCHEMA_DRIFT]
+    assert [record.finding.kind for record in second.resolved] == (
+        [FindingKind.SCHEMA_DRIFT] if is_resolved else []
+    )
+
+
+def test_a_drift_from_keeper_is_not_resolved_while_keeper_was_not_looked_at(tmp_path):
+    async def look_again(here, report):
+        first = record_drift(here, report)
+        keeper = here.keeper_or_none
+        here.keeper_or_none, here.keeper_error = None, KeeperUnavailable("No server answers.")
+        second = record_drift(here, await check_drift(here))
+        here.keeper_or_none = keeper
+        here.clients[HOSTS[1]].tables = servers()[HOSTS[1]].tables
+        return first, second, record_drift(here, await check_drift(here))
+
+    other = {
+        "d.t": ("MergeTree", PLAIN),
+        "d.r": ("ReplicatedMergeTree", REPLICATED.replace("Int32", "Int64")),
+    }
+    first, second, third = checked(tmp_path, servers(n2={"tables": other}), then=look_again)
+    assert DriftKind.KEEPER in {record.finding.evidence["kind"] for record in first.new}
+    assert second.resolved == ()
+    assert DriftKind.KEEPER in {record.finding.evidence["kind"] for record in third.resolved}
 
 
 # --- explaining -------------------------------------------------------------------------------------------

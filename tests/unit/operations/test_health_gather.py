@@ -9,7 +9,7 @@ import pytest
 
 from engine.config.model import ZooKeeper
 from engine.ddl.entry import DDLLogEntry
-from engine.errors import Code, KeeperUnavailable, NodeUnavailable, ReplyLost, SqlError
+from engine.errors import Code, KeeperUnavailable, NoAuth, NodeUnavailable, ReplyLost, SqlError
 from engine.keeper.base import Create
 from engine.keeper.recipes import create_ancestors
 from engine.operations.finding import FindingKind, Severity
@@ -323,6 +323,69 @@ def test_a_finding_of_a_host_that_has_fallen_silent_is_not_resolved(tmp_path):
     seen = looked(tmp_path, look=look)
     assert [record.finding.kind for record in seen.continuing] == [K.LAGGING]
     assert seen.resolved == ()
+
+
+@pytest.mark.parametrize(
+    "error", [SqlError(241, "Memory limit exceeded"), SqlError(201, "Quota exceeded"), ReplyLost("cut off")]
+)
+def test_a_finding_of_what_a_host_has_not_said_this_time_is_not_resolved(tmp_path, error):
+    async def look(where):
+        node = where.clients[HOSTS[0]]
+        node.replica(queue_size=99)
+        record_health(where, await check_health(where))
+        node.answers.insert(0, (r"FROM system\.replicas", error))
+        return record_health(where, await check_health(where))
+
+    seen = looked(tmp_path, look=look)
+    assert seen.resolved == ()
+    assert K.LAGGING in {record.finding.kind for record in seen.continuing}
+
+
+async def _keeper_is_away(where):
+    where.keeper_or_none = None
+    where.keeper_error = KeeperUnavailable("No server answers.")
+
+
+async def _queue_is_forbidden(where):
+    reading = where.keeper.children
+
+    async def children(path, *args, **more):
+        if path == where.queue.paths.root:
+            raise NoAuth(path)
+        return await reading(path, *args, **more)
+
+    where.keeper.children = children
+
+
+@pytest.mark.parametrize("happens", [_keeper_is_away, _queue_is_forbidden])
+def test_what_only_keeper_can_say_is_not_resolved_while_it_was_not_asked(tmp_path, happens):
+    """1. An entry waits, and a replica is lost. 2. Keeper is away, or the queue may not be read. 3. It is
+    there again, and by then the entry is done."""
+
+    async def look(where):
+        queue = where.queue.paths
+        await create_ancestors(where.keeper, f"{queue.root}/x")
+        entry = DDLLogEntry(version=1, query="DROP TABLE b", hosts=HOSTS[:1]).to_bytes()
+        await where.keeper.create(queue.entry("query-0000000001"), entry)
+        await where.keeper.create(queue.finished("query-0000000001"))
+        await where.keeper.remove(f"{PATH}/replicas/n2/is_active")
+        where.clients[HOSTS[1]].tables["replicas"] = []
+        await where.env.sleep(301)
+        first = record_health(where, await check_health(where))
+        keeper, reading = where.keeper_or_none, where.keeper.children
+        await happens(where)
+        second = record_health(where, await check_health(where))
+        where.keeper_or_none, where.keeper_error = keeper, None
+        keeper.children = reading
+        await keeper.create(queue.finished("query-0000000001", HOSTS[0]), b"0\n")
+        third = record_health(where, await check_health(where))
+        return first, second, third
+
+    first, second, third = looked(tmp_path, look=look)
+    assert {record.finding.kind for record in first.new} == {K.STUCK_DDL, K.LOST_REPLICA}
+    assert second.resolved == ()
+    assert K.STUCK_DDL in {record.finding.kind for record in third.resolved}
+    assert K.LOST_REPLICA in {record.finding.kind for record in third.continuing}
 
 
 def test_a_table_that_its_host_has_detached_is_not_lost(tmp_path):
