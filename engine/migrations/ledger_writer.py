@@ -227,8 +227,7 @@ def _check_not_contradicted(
     token: str, outcome: HostOutcome, state: CellState, before: tuple[CellState, int]
 ) -> None:
     """A queue that was cleaned says less than before (`expired` for what was done), never the opposite."""
-    said = before[0] in (CellState.DONE, CellState.FAILED)
-    if said and state in (CellState.DONE, CellState.FAILED) and before != (state, outcome.code):
+    if state.is_reported and before != (state, outcome.code):
         raise LedgerCorrupt(
             f"{outcome.host.readable} was {before[0]} (code {before[1]}) for {token} and is now {state} "
             f"(code {outcome.code})."

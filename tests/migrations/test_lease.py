@@ -4,7 +4,10 @@ still do."""
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ from engine.keeper.session import RequestKind
 from engine.migrations import lock
 from engine.migrations.drive import drive
 from engine.migrations.errors import LedgerCorrupt, MigrationRefused, StaleFence
+from engine.migrations.ledger import Ledger
 from engine.migrations.lock import Binding, Claim, LeaseText
 from engine.migrations.model import Run
 from engine.migrations.selection import ALL
@@ -235,6 +239,42 @@ def test_a_lock_is_taken_from_the_run_that_is_named_and_from_no_other(tmp_path: 
         await lock.verify(keeper, lease)
         broken = await lock.break_lease(keeper, BASE, run_id="b")
         assert broken is not None and broken.run_id == "b"
+
+    in_world(tmp_path, scenario)
+
+
+def test_who_takes_the_lock_reads_it_behind_a_server_that_lags(tmp_path: Path) -> None:
+    """1. `b` holds it, and Keeper shows that to `a`. 2. `b` gives it back. 3. `a` may have it, though its
+    server does not know that yet."""
+
+    async def scenario(world: World) -> None:
+        a, b = await world.server.connect(client="a"), await world.server.connect(client="b")
+        held = await lock.acquire(b, BASE, claim(world, "b", Binding.TTL), env=world.env)
+        world.server.stale_reads(a.session_id)
+        await lock.release(b, held)
+        taken = await lock.acquire(a, BASE, claim(world, "a", Binding.TTL), env=world.env)
+        assert taken.fence == held.fence + 1
+
+    in_world(tmp_path, scenario)
+
+
+def test_a_ledger_is_compared_with_what_keeper_says_now_also_behind_a_server_that_lags(
+    tmp_path: Path,
+) -> None:
+    """1. A copy of the ledger is made. 2. A run is recorded in the ledger. 3. Whoever has the copy is
+    refused, though its server does not know of that run yet."""
+
+    async def scenario(world: World) -> None:
+        await world.start()
+        await drive(await world.runner(), world.request(target=1))
+        copy = tmp_path / "copy.db"
+        with closing(sqlite3.connect(world.ledger_path)) as source, closing(sqlite3.connect(copy)) as target:
+            source.backup(target)
+        runner = replace(await world.runner(client="late"), ledger=Ledger(copy, env=world.env))
+        world.server.stale_reads(runner.keeper.session_id)
+        await drive(await world.runner(), world.request(target=2))
+        with pytest.raises(MigrationRefused, match="older copy of itself"):
+            await runner.locked.check()
 
     in_world(tmp_path, scenario)
 

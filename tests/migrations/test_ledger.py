@@ -283,7 +283,7 @@ def test_a_final_outcome_is_followed_by_none_and_its_contradiction_is_told(ledge
 
 @pytest.mark.parametrize("given_up", [HostState.EXPIRED, HostState.UNKNOWN, HostState.ABANDONED])
 @pytest.mark.parametrize("said", [HostState.DONE, HostState.FAILED])
-def test_what_others_said_of_a_host_is_followed_by_its_own_word_and_by_nothing_else(
+def test_what_others_said_of_a_host_is_followed_by_a_persons_word_and_its_own_and_by_nothing_else(
     ledger_url: str, given_up: HostState, said: HostState
 ) -> None:
     ledger = open_ledger(ledger_url)
@@ -293,10 +293,14 @@ def test_what_others_said_of_a_host_is_followed_by_its_own_word_and_by_nothing_e
     assert writer.record_outcomes("token-1-1", [seen(A, given_up)]) == [A]
     for state in (HostState.RUNNING, HostState.EXPIRED, HostState.UNKNOWN, given_up):
         assert writer.record_outcomes("token-1-1", [seen(A, state)]) == []
+    is_news = given_up is not HostState.ABANDONED  # a person gave it up by name
+    for expected in ([A] if is_news else [], []):
+        assert writer.record_outcomes("token-1-1", [seen(A, HostState.ABANDONED)]) == expected
+    assert [row.state for row in ledger.rows("c")] == [CellState.ABANDONED]
     assert writer.record_outcomes("token-1-1", [seen(A, said)]) == [A]
     assert writer.record_outcomes("token-1-1", [seen(A, HostState.ABANDONED)]) == []
     assert [row.state.value for row in ledger.rows("c")] == [said.value]
-    assert len(table_rows(ledger)["oncluster_outcomes"]) == 2
+    assert len(table_rows(ledger)["oncluster_outcomes"]) == 2 + is_news
 
 
 def test_a_ledger_of_the_first_format_takes_a_late_word_once_it_was_opened(ledger_url: str) -> None:
