@@ -62,8 +62,11 @@ class ActDriftRepairOperator(ActOperator):
 
 def drift_text(report: DriftReport) -> str:
     """What differs, and notes, for the log."""
-    head = f"{report.cluster}: {report.objects} objects, {len(report.drifts)} differ"
-    parts = [head if report.drifts else f"{report.cluster}: {report.objects} objects are the same everywhere"]
+    head = f"{report.cluster}: {report.objects} objects"
+    if report.drifts:
+        parts = [f"{head}, {len(report.drifts)} differ"]
+    else:
+        parts = [f"{head} are the same {'everywhere' if report.is_equal else 'on the hosts that answer'}"]
     if report.findings:
         rows = [(f.severity.word, f.host, f.subject, f.what, f.advice) for f in report.findings]
         parts.append(table(("severity", "host", "object", "what", "what to do"), rows))
