@@ -82,7 +82,9 @@ def refused_by_databases(
                     replicated.discard(parsed.database or "")
                 case _ if statement.options.allows(_RULE) is not None:
                     pass  # somebody knows better, such as of a mutation that real servers take
-                case _ if item.will_send(statement, retry_failed=request.leniency.retry_failed):
+                case _ if item.will_send(
+                    statement, retry_failed=request.leniency.retry_failed, run_id=request.run_id
+                ):
                     problems += [
                         Problem(str(item.script.path), statement.line, rule, message, code)
                         for rule, message, code in check_database(

@@ -32,7 +32,9 @@ def preflight(
     unapproved: list[str] = []
     for item in selected:
         for statement in item.script.statements:
-            if not item.will_send(statement, retry_failed=request.leniency.retry_failed):
+            if not item.will_send(
+                statement, retry_failed=request.leniency.retry_failed, run_id=request.run_id
+            ):
                 continue
             try:
                 surroundings.prepare(statement, request, token="preflight")

@@ -47,12 +47,14 @@ class Selected:
     record: MigrationRecord
     generation: int
 
-    def will_send(self, statement: ScriptStatement, *, retry_failed: bool) -> bool:
-        """Whether a run enqueues it, rather than finding it done or under way."""
+    def will_send(self, statement: ScriptStatement, *, retry_failed: bool, run_id: str) -> bool:
+        """Whether the run enqueues it, rather than finding it done or under way. It does not repeat its own
+        failure."""
         if self.record.direction is not self.script.direction or not self.record.state.is_open:
             return True
         rows = self.record.rows_of(statement.index)
-        return not rows or (retry_failed and any(row.state.is_failure for row in rows))
+        failed = [row for row in rows if row.state.is_failure]
+        return not rows or (retry_failed and bool(failed) and all(row.run_id != run_id for row in failed))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@ planned."""
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,12 @@ from engine.cli.main import cli
 from engine.config.model import Cluster, DistributedDdl, Replica, Shard, Topology
 from engine.ddl.initiator import check_token
 from engine.ddl.output import OutputMode
-from engine.migrations.errors import MigrationRefused
+from engine.migrations.errors import ApprovalRequired, MigrationRefused
 from engine.migrations.files import Direction, MigrationSet, load_folder
 from engine.migrations.model import Run, RunRequest, Step
 from engine.migrations.plan import Action, Facts, Presence, TableFacts
 from engine.migrations.plan_building import build_plan
+from engine.migrations.preflight import preflight
 from engine.migrations.selection import Leniency, select
 from engine.migrations.statements import Surroundings
 from engine.migrations.states import CellState, LedgerRow, MigrationRecord, MigrationState, open_state
@@ -303,6 +305,25 @@ def test_a_plan_of_a_failed_migration_shows_what_a_retry_would_send(tmp_path: Pa
     plan = build_plan(found, chosen, request, surroundings(), Facts())
     actions = [host.action for host in plan.statements[0].hosts]
     assert actions == [Action.NOTHING, Action.RETRY, Action.WAIT, Action.NOTHING]
+
+
+@pytest.mark.parametrize(("run_id", "asks"), [("again", True), ("r", False)])
+def test_a_retry_needs_approval_where_it_sends_something_and_a_run_does_not_repeat_its_own_failure(
+    tmp_path: Path, run_id: str, asks: bool
+) -> None:
+    """The plan asks for an approval where the run would refuse to begin without one, and only there."""
+    found = migrations(tmp_path, {"1_a.up.sql": "DROP TABLE d.t"})
+    up = found.migrations[0].up
+    assert up is not None
+    have = tuple(
+        replace(r, statement_checksum=up.statements[0].checksum, run_id="r") for r in rows(DONE, FAILED)
+    )
+    record = MigrationRecord(1, "a", Direction.UP, 1, MigrationState.FAILED, 1, up.checksum, have)
+    request = RunRequest(run_id, leniency=Leniency(retry_failed=True))
+    chosen = select(found, {1: record}, direction=Direction.UP, target=None, leniency=request.leniency)
+    assert build_plan(found, chosen, request, surroundings(), Facts()).needs_approval is asks
+    with pytest.raises(ApprovalRequired) if asks else contextlib.nullcontext():
+        preflight(chosen, request, surroundings())
 
 
 def test_a_plan_sends_nothing_to_a_host_that_joined_after_the_statement_was_sent(tmp_path: Path) -> None:
