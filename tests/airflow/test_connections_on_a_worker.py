@@ -14,7 +14,7 @@ from tests.airflow.conftest import ROOT
 from tests.airflow.sinks import serving
 from tests.airflow.worker import ExecutionApi
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 TASKS = (
     "nobody",
