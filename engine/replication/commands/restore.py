@@ -103,6 +103,7 @@ async def restore_replica(
         return Created.REUSED
     await refuse_stranger(keeper, ctx.paths)
     await _refuse_other_structure(ctx, keeper, definition, structure)
+    await ctx.in_flight.all_settled()  # a part shown from here on would have a name of the old table
     await settle_attaching(ctx, keeper)
     await ctx.store.remove(sorted(ctx.store.active), fate=Fate.DETACH, prefix=RESTORING)
     for name in sorted(ctx.store.staged):

@@ -102,6 +102,11 @@ class InFlight:
             del self._parts[part]
             done.set()
 
+    async def all_settled(self) -> None:
+        """Wait until no part is in flight."""
+        while self._parts:
+            await next(iter(self._parts.values())).wait()
+
     async def settled(self, covering: PartName) -> None:
         """Wait until no part inside `covering` is in flight."""
         while waiting := [done for part, done in self._parts.items() if covering.contains(part)]:

@@ -24,6 +24,7 @@ from engine.replication.commands.restore import (
     is_founder,
     restore_replica,
 )
+from engine.replication.part_name import PartName
 from engine.replication.replica.switches import Activity
 from engine.replication.settings import ReplicatedSettings
 from engine.testing.replication.disk import Damage, model_definition
@@ -273,6 +274,41 @@ def test_a_part_that_only_the_lost_replica_has_and_never_showed_is_found_by_its_
         await live.quiet()
         check_equal(one, two)
         assert two.keys() == [10]
+
+    run_live(main)
+
+
+def test_a_part_that_is_about_to_be_shown_is_put_aside_with_the_others() -> None:
+    """1. An INSERT is in the log, and shows its part late. 2. Keeper loses the table. 3. It is restored."""
+
+    async def main(live: Live) -> None:
+        (one,) = await live.cluster(1)
+        publish, shown = one.store.publish, asyncio.Event()
+
+        async def late(add: Sequence[PartName], remove: Sequence[PartName] = ()) -> None:
+            await shown.wait()
+            await publish(add, remove)
+
+        one.store.publish = late  # type: ignore[method-assign]
+        inserting = asyncio.create_task(one.insert(1))
+        async with asyncio.timeout(60):
+            while not live.children(one.ctx.me.parts):
+                await live.env.sleep(0.01)
+        live.lose_table(PATHS)
+        async with asyncio.timeout(60):
+            while not one.ctx.is_readonly:
+                await live.env.sleep(0.01)
+        restoring = asyncio.create_task(one.table.restore(UUID(int=7)))
+        await live.env.sleep(5)
+        shown.set()
+        await inserting
+        await restoring
+        assert one.keys() == [] and len(one.disk.detached) == 1
+        assert await one.table.wait_until_active(timeout_s=60)
+        await attach_restored(one.ctx)
+        await live.quiet()
+        check_equal(one)
+        assert one.keys() == [1] and one.parts() == ["all_0_0_0"]
 
     run_live(main)
 
