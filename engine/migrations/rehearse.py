@@ -37,7 +37,7 @@ from engine.migrations.rehearse_compare import means_the_same
 from engine.migrations.rehearse_definitions import Definitions, Named
 from engine.migrations.rehearse_engines import Rows, TableEngines
 from engine.migrations.rehearse_text import for_rehearsal
-from engine.migrations.statements import Surroundings
+from engine.migrations.statements import ADVICE, Surroundings
 from engine.names import quote_identifier
 from engine.sql import StatementKind, literal_value, parse_statement, redact, redact_prose, tokenize
 from engine.sql.lenient import LENIENT
@@ -303,7 +303,9 @@ class _Stage:
             entry = self.surroundings.prepare(statement, self.request, token="rehearsal").entry
         except Refused as refusal:
             told = await self._syntax_error(statement.sql) or refusal
-            return RehearsalState.FAILED, told.code, redact_prose(str(told)), ""
+            advice = ADVICE.get(parse_statement(statement.sql).kind)
+            text = str(told) + (f" Instead, {advice}." if advice else "")
+            return RehearsalState.FAILED, told.code, redact_prose(text), ""
         sql = without_token(entry.query)
         wanted = for_rehearsal(sql)
         code, error, note = 0, "", wanted.note

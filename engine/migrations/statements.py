@@ -98,8 +98,10 @@ class Surroundings:
 ADVICE = {
     StatementKind.SET: "let the setting travel with the statements: `-- oncluster: setting.NAME=VALUE`",
     StatementKind.USE: "say which database is meant: `-- oncluster: database=NAME`",
+    StatementKind.INSERT: "end the migration before it, run it once between two runs (`--target`), "
+    "and go on in the next migration",
 }
-"""What to write instead of statements that other tools send in a session, and that no queue can take."""
+"""What to do instead of statements that other tools send in a session, and that no queue can take."""
 
 
 _USUAL_BYTES = 1 << 18

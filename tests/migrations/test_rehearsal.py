@@ -426,6 +426,7 @@ async def test_a_statement_that_cannot_be_sent_fails(tmp_path: Path) -> None:
     result = await of(tmp_path, {"1_a.up.sql": "INSERT INTO d.t VALUES (1)"})
     (failed,) = result.failures
     assert (failed.version, failed.code) == (1, 48)
+    assert "run it once between two runs" in failed.error
 
 
 @pytest.mark.slow
