@@ -101,6 +101,8 @@ async def _discard(ctx: ReplicaContext, pending: Pending) -> None:
     """Throw away what is staged and was not committed. A part in doubt is not `staged` any more by then."""
     if pending.staged is not None:
         name, pending.staged = pending.staged, None
+        if not ctx.in_flight.is_kept(name, pending):
+            return
         try:
             await ctx.store.discard(name)
         finally:

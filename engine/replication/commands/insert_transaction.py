@@ -174,6 +174,14 @@ class InsertTransaction:
     async def _stage(self, pending: Pending, name: PartName) -> Part:
         if pending.staged is None:
             part = await pending.stage(name)
+        elif not self._ctx.in_flight.is_kept(pending.staged, pending):
+            pending.staged = None
+            raise SqlError(
+                Code.UNEXPECTED_ZOOKEEPER_ERROR,
+                f"Nothing was inserted into {self._ctx.name}: the replica was restored meanwhile, and what "
+                "was to be inserted is put aside in detached/.",
+                hint="The INSERT may be repeated.",
+            )
         else:
             part = await self._ctx.store.rename_staged(pending.staged, name)
             self._ctx.in_flight.let_go(pending.staged)
@@ -303,7 +311,7 @@ class InsertTransaction:
                 pending.staged = None
         for pending in self._pending:
             if pending.staged is not None:
-                self._ctx.in_flight.keep(pending.staged)
+                self._ctx.in_flight.keep(pending.staged, pending)
         for lock in self._locks:
             lock.leave()
         with suppress(OnclusterError, TimeoutError):

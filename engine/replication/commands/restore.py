@@ -6,7 +6,8 @@ Safety argument. The replica is read-only, and there is nothing of it in Keeper.
 1. All parts go to `detached/restoring_…`. Numbers begin anew with a new table in Keeper, so no part may keep
    its name. A crash leaves some of them there; the statement again moves the rest. Staged parts go to
    `detached/ignored_…`: nobody can tell any more whether they were the replica's, so they are not attached,
-   but an entry of the log that asks for one finds it there (`own_detached`).
+   but an entry of the log that asks for one finds it there (`own_detached`). An INSERT that was to give
+   one of them another name fails: in the new table that name may be another part's.
 2. The replica is made in Keeper, with the table if that is gone, too (`commands.create`), or if no other
    replica is left of it. A crash after it leaves a replica that has no part yet; it starts as any new one.
 3. It is activated. A replica that joined first gives what is in `detached/restoring_…` its bare name
@@ -107,6 +108,7 @@ async def restore_replica(
     await settle_attaching(ctx, keeper)
     await ctx.store.remove(sorted(ctx.store.active), fate=Fate.DETACH, prefix=RESTORING)
     for name in sorted(ctx.store.staged):
+        ctx.in_flight.let_go(name)  # its INSERT has no part any more
         await ctx.store.discard(name, prefix=IGNORED)
     if structure is Structure.ADOPT:
         definition = await _adopted(ctx, keeper, definition)

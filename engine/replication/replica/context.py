@@ -80,18 +80,22 @@ class InFlight:
 
     def __init__(self) -> None:
         self._parts: dict[PartName, asyncio.Event] = {}
-        self._kept: set[PartName] = set()
+        self._kept: dict[PartName, object] = {}
 
     def __contains__(self, part: PartName) -> bool:
         return part in self._parts or part in self._kept
 
-    def keep(self, part: PartName) -> None:
+    def keep(self, part: PartName, owner: object) -> None:
         """A staged part whose name is void, and that is to get another: it is no leftover, and nobody waits
         for it. Until `let_go`."""
-        self._kept.add(part)
+        self._kept[part] = owner
+
+    def is_kept(self, part: PartName, owner: object) -> bool:
+        """Whether the part is still its owner's: RESTORE puts all aside, and others get such names then."""
+        return self._kept.get(part) is owner
 
     def let_go(self, part: PartName) -> None:
-        self._kept.discard(part)
+        self._kept.pop(part, None)
 
     @asynccontextmanager
     async def hold(self, part: PartName) -> AsyncIterator[None]:

@@ -25,6 +25,7 @@ from engine.replication.commands.restore import (
     restore_replica,
 )
 from engine.replication.part_name import PartName
+from engine.replication.part_store import NewPart, Part
 from engine.replication.replica.switches import Activity
 from engine.replication.settings import ReplicatedSettings
 from engine.testing.replication.disk import Damage, model_definition
@@ -309,6 +310,69 @@ def test_a_part_that_is_about_to_be_shown_is_put_aside_with_the_others() -> None
         await live.quiet()
         check_equal(one)
         assert one.keys() == [1] and one.parts() == ["all_0_0_0"]
+
+    run_live(main)
+
+
+def test_an_insert_whose_part_was_put_aside_takes_none_that_has_its_name_in_the_new_table() -> None:
+    """1. An INSERT's number is taken away; it is to give its part another. 2. Keeper loses the table, which
+    is restored: the part is put aside. 3. Another INSERT stages a part, which gets that name."""
+
+    async def main(live: Live) -> None:
+        (one,) = await live.cluster(1)
+        await one.insert(1)
+        await partitions.drop_partition(one.ctx, "all")
+        stage, rename, keep = one.store.stage_inserted, one.store.rename_staged, one.ctx.in_flight.keep
+        is_staged, is_settled, is_next = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+        async def stage_and_lose_the_number(new: NewPart, name: PartName) -> Part:
+            part = await stage(new, name)
+            keeper = await live.keeper()
+            for number in live.children(PATHS.partition_block_numbers("all")):
+                await keeper.remove(f"{PATHS.partition_block_numbers('all')}/{number}")
+            return part
+
+        def keep_and_lose_the_table(part: PartName, owner: object) -> None:
+            keep(part, owner)
+            live.lose_table(PATHS)
+
+        async def stage_and_wait(new: NewPart, name: PartName) -> Part:
+            part = await stage(new, name)
+            is_staged.set()
+            await is_settled.wait()
+            return part
+
+        async def rename_late(before: PartName, after: PartName) -> Part:
+            is_next.set()
+            await is_staged.wait()
+            return await rename(before, after)
+
+        one.store.stage_inserted = stage_and_lose_the_number  # type: ignore[method-assign]
+        one.store.rename_staged = rename_late  # type: ignore[method-assign]
+        one.ctx.in_flight.keep = keep_and_lose_the_table  # type: ignore[method-assign]
+        first = asyncio.create_task(one.insert(2))
+        async with asyncio.timeout(60):
+            while not one.ctx.is_readonly:
+                await live.env.sleep(0.01)
+        await one.table.restore(UUID(int=7))
+        assert [each.directory for each in one.disk.list_detached()] == ["ignored_all_2_2_0"]
+        one.store.stage_inserted = stage  # type: ignore[method-assign]
+        assert await one.table.wait_until_active(timeout_s=60)
+        async with asyncio.timeout(60):
+            while not (is_next.is_set() or first.done()):
+                await live.env.sleep(0.01)
+        assert await one.insert(3) == "all_1_1_0"
+        one.store.stage_inserted = stage_and_wait  # type: ignore[method-assign]
+        second = asyncio.create_task(one.insert(4))
+        await is_staged.wait()
+        await asyncio.wait([first])
+        is_settled.set()
+        assert await second == "all_2_2_0"
+        with pytest.raises(SqlError, match="put aside"):
+            await first
+        await live.quiet()
+        check_equal(one)
+        assert one.keys() == [3, 4]
 
     run_live(main)
 
