@@ -81,6 +81,32 @@ def test_a_statement_that_waits_for_the_other_replica_is_seen_and_killed(
     assert pair.rows(t) == rows
 
 
+@pytest.mark.parametrize(
+    ("stopped", "change"),
+    [("REPLICATION QUEUES", "ADD COLUMN n UInt8"), ("MERGES", "UPDATE v = 'x' WHERE 1")],
+)
+def test_what_an_alter_changes_on_its_own_replica_does_not_wait_for_the_others(
+    pair: Pair, stopped: str, change: str
+) -> None:
+    """What is killed is the waiting: all replicas do the rest."""
+    t = pair.table()
+    pair.n1.query(f"INSERT INTO {t} VALUES (1, 'a')")
+    pair.synced(t)
+    pair.n2.query(f"SYSTEM STOP {stopped} {t}")
+    settings = "MODIFY COMMENT 'new', MODIFY SETTING parts_to_throw_insert = 77, remove_empty_parts = 0"
+    with killed(
+        pair, f"ALTER TABLE {t} {change}, {settings} SETTINGS alter_sync = 2, mutations_sync = 2"
+    ) as shown:
+        query = f"SELECT count() FROM system.replication_queue WHERE table = '{t}'"
+        wait_for(lambda: pair.n2.query(query) != "0\n")
+        assert shown["query_kind"] == "Alter"
+    shown_create = pair.n1.query(f"SHOW CREATE TABLE {t} FORMAT TSVRaw")
+    for part in ("parts_to_throw_insert = 77", "remove_empty_parts = 0", "COMMENT 'new'"):
+        assert part in shown_create
+    pair.n2.query(f"SYSTEM START {stopped} {t}")
+    pair.synced(t)
+
+
 def test_sync_replica_is_killed_and_can_be_repeated(pair: Pair) -> None:
     t = pair.table()
     pair.n1.query(f"SYSTEM STOP FETCHES {t}")

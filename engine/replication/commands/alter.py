@@ -20,7 +20,7 @@ Source: ClickHouse's StorageReplicatedMergeTree::alter.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -69,9 +69,11 @@ async def alter_table(
     allowed: Collection[str] = (),
     may_rewrite: bool = True,
     fence: Sequence[Op] = (),
+    committed: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
     """Carry out `commands`, which is what follows `ALTER TABLE t`, and wait for `sync` (`alter_sync`).
     `allowed` as in `PartStore.plan_alter`; `may_rewrite` is `allow_non_metadata_alters`.
+    `committed` is called when the ALTER is certain to happen, before anything is waited for.
 
     Raises SqlError: what chDB says to the commands, 517 CANNOT_ASSIGN_ALTER if this replica lags behind, 524
     if data would be rewritten that may not be, 692, 242, 344 as `check_waiting`, and 341 UNFINISHED if
@@ -96,6 +98,8 @@ async def alter_table(
             await _alter_locally(ctx, settings, comment)
             if fence:
                 await ctx.session().multi(fence)
+            if committed is not None:
+                await committed()
             return
         if plan.mutation:
             if not may_rewrite:
@@ -109,6 +113,8 @@ async def alter_table(
         if altered is None:
             continue
         await _alter_locally(ctx, settings, comment)
+        if committed is not None:
+            await committed()
         ctx.log_changed.set()
         log.info("replication.altered table=%s version=%d", ctx.name, version + 1)
         if sync is Sync.NONE:

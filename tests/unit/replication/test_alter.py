@@ -229,6 +229,46 @@ def test_who_waits_behind_an_alter_whose_data_cannot_be_rewritten_is_told() -> N
     run(main)
 
 
+@pytest.mark.parametrize("commands", ["ADD COLUMN w UInt64", "DROP COLUMN v"])
+def test_what_follows_the_commit_of_an_alter_does_not_wait_for_the_replicas(commands: str) -> None:
+    """1. The other replica does nothing. 2. An ALTER waits for it. 3. Whoever asked goes away."""
+
+    async def main(live: Live) -> None:
+        first, second = await live.cluster(2)
+        second.ctx.switches.stop(Activity.QUEUES)
+        in_log: list[int] = []
+
+        async def committed() -> None:
+            in_log.append(len([each for each in live.log() if isinstance(each.action, AlterMetadata)]))
+
+        altering = asyncio.create_task(alter_table(first.ctx, commands, sync=Sync.ALL, committed=committed))
+        await live.env.sleep(60)
+        assert not altering.done()
+        altering.cancel()
+        await asyncio.wait([altering])
+        assert in_log == [1]
+
+    run(main)
+
+
+def test_what_follows_an_alter_that_changes_nothing_is_done_all_the_same() -> None:
+    async def main(live: Live) -> None:
+        (one,) = await live.cluster(1)
+        calls: list[str] = []
+
+        async def committed() -> None:
+            calls.append("once")
+
+        async def no_change(commands: str, *, allowed: Collection[str] = ()) -> AlterPlan:
+            return AlterPlan(await one.store.definition(), "")
+
+        one.store.plan_alter = no_change  # type: ignore[method-assign]
+        await alter_table(one.ctx, "ADD COLUMN IF NOT EXISTS v UInt64", committed=committed)
+        assert calls == ["once"] and not live.log()
+
+    run(main)
+
+
 def test_nobody_is_waited_for_if_that_is_wanted() -> None:
     async def main(live: Live) -> None:
         (replica,) = await live.cluster(1)

@@ -12,7 +12,7 @@ Source: ClickHouse's InterpreterAlterQuery, InterpreterDeleteQuery and Interpret
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Protocol
@@ -48,6 +48,7 @@ from engine.part_storage.workers import ASKED_IN_PLANS
 from engine.replication.commands.alter import alter_table
 from engine.replication.commands.mutate import check_waiting, create_mutation, wait_for_mutation
 from engine.replication.commands.partitions import truncate
+from engine.replication.commands.uninterrupted import uninterrupted
 from engine.replication.commands.waiting import Sync
 from engine.replication.idle_settings import note_idle
 from engine.replication.renamed_columns import renamed_columns
@@ -75,6 +76,12 @@ class CheckDrops(Protocol):
     async def __call__(self, table: TableName, drops: Sequence[str], *, engine: str) -> None:
         """Raises SqlError 524 where a view reads a column of `table` that one of the sub-commands drops."""
         ...
+
+
+Committed = Callable[[], Awaitable[None]]
+
+
+async def _nothing_else() -> None: ...
 
 
 class AlterStatements:
@@ -134,7 +141,8 @@ class AlterStatements:
         return done(asked)
 
     async def _alter_table(self, table: RunningTable, asked: Asked) -> None:
-        """What concerns all replicas first: it may be refused. What is local may be done again."""
+        """What concerns all replicas first: it may be refused. What is local may be done again, and does not
+        wait for the others: it is done also where the waiting fails, or is cancelled."""
         await asked.check_syntax()
         taken = take_out(alter_pieces(asked.sql), HIDDEN_SETTINGS)
         ctx = table.ctx
@@ -149,21 +157,26 @@ class AlterStatements:
         )
         if commands or taken.hidden or taken.comment is not None:
             asked.fence.keep_open()
+
+        async def change_here() -> None:
+            if commands:
+                await ctx.store.apply_settings(taken.settings)
+            if taken.hidden:
+                others = {n: v for n, v in table.record.user_settings.items() if n not in taken.hidden}
+                table.record = replace(table.record, user_settings={**others, **hidden})
+                self._catalog.put(table.record)
+            if wanted:
+                note_idle(ctx.name, [name for name, value in wanted.items() if value is not None])
+                ctx.settings = changed.with_defaults([n for n, v in wanted.items() if v is None])
+                for signal in (ctx.merge_wanted, ctx.queue_changed):
+                    signal.set()
+            if taken.comment is not None:
+                await ctx.store.apply_comment(taken.comment)
+
         if taken.pieces:
-            await self._alter(ctx, asked, pieces=taken.pieces)
-        if commands:
-            await ctx.store.apply_settings(taken.settings)
-        if taken.hidden:
-            others = {n: v for n, v in table.record.user_settings.items() if n not in taken.hidden}
-            table.record = replace(table.record, user_settings={**others, **hidden})
-            self._catalog.put(table.record)
-        if wanted:
-            note_idle(ctx.name, [name for name, value in wanted.items() if value is not None])
-            ctx.settings = changed.with_defaults([n for n, v in wanted.items() if v is None])
-            for signal in (ctx.merge_wanted, ctx.queue_changed):
-                signal.set()
-        if taken.comment is not None:
-            await ctx.store.apply_comment(taken.comment)
+            await self._alter(ctx, asked, pieces=taken.pieces, committed=lambda: uninterrupted(change_here()))
+        else:
+            await uninterrupted(change_here())
 
     # -- families ------------------------------------------------------------------------------------------
 
@@ -176,7 +189,10 @@ class AlterStatements:
         sync_setting: str = "mutations_sync",
         default_sync: int = 1,
         least: Sync = Sync.NONE,
+        committed: Committed = _nothing_else,
     ) -> None:
+        """`committed` is called when all is certain to happen: of what is changed last it is not waited for
+        before, unless that are partitions."""
         pieces = alter_pieces(asked.sql) if pieces is None else pieces
         families = [(family, list(run)) for family, run in groupby(pieces, family_of)]
         runs = [
@@ -197,14 +213,16 @@ class AlterStatements:
             )
         for at, ((family, run), partitions) in enumerate(zip(runs, commands, strict=True), start=1):
             is_followed = at < len(runs) and runs[at][0] is family
+            then = committed if at == len(runs) else _nothing_else
             if family is Family.PARTITION:  # they count their steps themselves
                 await self._partitions.run_all(ctx, asked, partitions)
+                await then()
             elif (fence := asked.fence.whole()) is None:
-                continue
+                await then()
             elif family is Family.MUTATION:
                 sync = _sync(number(settings_of(asked), sync_setting, default_sync))
                 sync = max(sync, least, key=_strength)
-                await self._mutate(ctx, asked, run, sync, sync_setting, fence)
+                await self._mutate(ctx, asked, run, sync, sync_setting, fence, then)
             else:
                 await self._check_drops(ctx.name, column_drops(run), engine=unsorted_engine())
                 await alter_table(
@@ -219,6 +237,7 @@ class AlterStatements:
                     ],
                     may_rewrite=flag(settings_of(asked), "allow_non_metadata_alters", True),
                     fence=fence,
+                    committed=then,
                 )
 
     async def _mutate(
@@ -229,6 +248,7 @@ class AlterStatements:
         sync: Sync,
         sync_setting: str,
         fence: Sequence[Op],
+        committed: Committed,
     ) -> None:
         ctx.session()  # readonly is said before anything else is looked at
         check_waiting(ctx, sync, sync_setting)
@@ -244,6 +264,7 @@ class AlterStatements:
             ids = list(found)
         most = int(number(settings_of(asked), "number_of_mutations_to_throw", 0))
         mutation = await create_mutation(ctx, text, partition_ids=ids, fence=fence, most_unfinished=most)
+        await committed()
         await wait_for_mutation(ctx, mutation, sync=sync, inactive_timeout_s=wait_for_inactive_s(asked))
 
     async def _delete(self, ctx: ReplicaContext, asked: Asked) -> None:
