@@ -7,7 +7,7 @@ Source: ClickHouse's MergeTreeSettings.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Self
 
@@ -93,8 +93,10 @@ class ReplicatedSettings:
             changes[name] = float(number) if known[name] == "float" else int(number)
         return replace(self, **changes)  # type: ignore[arg-type]  # by `known`
 
-    def with_defaults(self, names: Collection[str]) -> Self:
-        """These settings reset; what is not ours is passed over."""
+    def altered(self, changes: Mapping[str, str | None]) -> Self:
+        """As `changed`; None resets a setting."""
+        changed = self.changed({name: text for name, text in changes.items() if text is not None})
         defaults = type(self)()
         known = {field.name for field in fields(self)}
-        return replace(self, **{name: getattr(defaults, name) for name in names if name in known})
+        reset = [name for name, text in changes.items() if text is None and name in known]
+        return replace(changed, **{name: getattr(defaults, name) for name in reset})

@@ -207,10 +207,9 @@ async def _alter_locally(ctx: ReplicaContext, changes: Mapping[str, str | None],
         await ctx.store.apply_comment(comment)
     if not changes:
         return
-    changed = ctx.settings.changed({name: value for name, value in changes.items() if value is not None})
-    changed = changed.with_defaults([name for name, value in changes.items() if value is None])
+    ctx.settings.altered(changes)  # may be refused
     await ctx.store.apply_settings(changes)
-    ctx.settings = changed
+    ctx.settings = ctx.settings.altered(changes)  # by others, too, meanwhile
     ctx.merge_wanted.set()
     ctx.queue_changed.set()
     log.info("replication.settings_altered table=%s settings=%s", ctx.name, ",".join(sorted(changes)))

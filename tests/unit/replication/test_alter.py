@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -265,6 +265,34 @@ def test_what_follows_an_alter_that_changes_nothing_is_done_all_the_same() -> No
         one.store.plan_alter = no_change  # type: ignore[method-assign]
         await alter_table(one.ctx, "ADD COLUMN IF NOT EXISTS v UInt64", committed=committed)
         assert calls == ["once"] and not live.log()
+
+    run(main)
+
+
+def test_two_alters_of_settings_at_once_are_both_followed() -> None:
+    """1. One changes its setting on the disk. 2. Another one begins and ends. 3. The first goes on."""
+
+    async def main(live: Live) -> None:
+        (one,) = await live.cluster(1)
+        is_begun, goes_on = asyncio.Event(), asyncio.Event()
+
+        async def plan(commands: str, *, allowed: Collection[str] = ()) -> AlterPlan:
+            before = await one.store.definition()
+            return AlterPlan(replace(before, settings=(*before.settings, (commands, "7"))), "")
+
+        async def apply(changes: Mapping[str, str | None]) -> None:
+            if "parts_to_throw_insert" in changes:
+                is_begun.set()
+                await goes_on.wait()
+
+        one.store.plan_alter = plan  # type: ignore[method-assign]
+        one.store.apply_settings = apply  # type: ignore[method-assign]
+        first = asyncio.create_task(alter_table(one.ctx, "parts_to_throw_insert"))
+        await is_begun.wait()
+        await alter_table(one.ctx, "parts_to_delay_insert")
+        goes_on.set()
+        await first
+        assert one.ctx.settings.parts_to_throw_insert == one.ctx.settings.parts_to_delay_insert == 7
 
     run(main)
 

@@ -149,7 +149,7 @@ class AlterStatements:
         refuse_table_readonly({n: v for n, v in taken.settings.items() if v is not None})
         commands = settings_commands(taken.settings)
         wanted = {**taken.settings, **taken.hidden}
-        changed = ctx.settings.changed({n: v for n, v in wanted.items() if v is not None})
+        ctx.settings.altered(wanted)  # may be refused
         if commands:
             await ctx.store.plan_alter(commands)
         hidden = await self._local.settings_as_written(
@@ -167,7 +167,7 @@ class AlterStatements:
                 self._catalog.put(table.record)
             if wanted:
                 note_idle(ctx.name, [name for name, value in wanted.items() if value is not None])
-                ctx.settings = changed.with_defaults([n for n, v in wanted.items() if v is None])
+                ctx.settings = ctx.settings.altered(wanted)  # by others, too, meanwhile
                 for signal in (ctx.merge_wanted, ctx.queue_changed):
                     signal.set()
             if taken.comment is not None:
