@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from engine.errors import Corrupt
 from engine.part_storage.disk import write_durably
 from engine.part_storage.mutation_scratch import columns_in
 from engine.part_storage.table_state import LocalPart, TableState
@@ -46,7 +47,7 @@ def note_alter(
 
 
 def load_notes(state: TableState) -> None:
-    """At the start."""
+    """At the start. Raises Corrupt."""
     state.renames = {str(old): str(new) for old, new in _read(state, _RENAMES).items()}
     state.dropped = {
         str(column): {str(partition_id): int(number) for partition_id, number in numbers.items()}
@@ -87,6 +88,19 @@ def _read(state: TableState, file: str) -> dict[str, Any]:
     path: Path = state.staged_root / file
     try:
         notes = json.loads(path.read_text())
-    except (FileNotFoundError, ValueError):
+    except FileNotFoundError:
         return {}
-    return notes if isinstance(notes, dict) else {}
+    except ValueError as error:
+        raise _unreadable(state, path, str(error)) from error
+    if not isinstance(notes, dict):
+        raise _unreadable(state, path, "it has no names")
+    return notes
+
+
+def _unreadable(state: TableState, path: Path, why: str) -> Corrupt:
+    return Corrupt(
+        f"What table {state.table} remembers of its columns cannot be read from {path}: {why}. Without it "
+        "values of renamed and dropped columns would be missing, or be there again.",
+        hint="Where no part is older than the last ALTER that renamed or dropped a column, the file may be "
+        "removed; otherwise drop the table on this replica and create it again.",
+    )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import Code, SqlError
+from engine.errors import Code, Corrupt, SqlError
 from engine.names import TableName
 from engine.part_storage import HIDDEN_SETTINGS, ChdbPartStore
 from engine.part_storage.alter_statements import next_step
@@ -261,6 +261,24 @@ async def test_a_renamed_column_is_found_in_parts_that_come_later_and_after_a_re
         assert store.active[late].header == header
         await store.remove(named("all_1_1_0"))
         assert await rows(pool, "k, here") == "1\t9 2\t8"
+
+
+@pytest.mark.parametrize("text", ["", '{"v": "w"', '["v"]', "\xff"])
+@pytest.mark.parametrize("file", ["renames.json", "dropped.json"])
+async def test_a_table_that_cannot_read_what_it_remembers_of_columns_is_not_loaded(
+    tmp_path: Path, file: str, text: str
+) -> None:
+    async with opened(tmp_path, CREATE) as (_, store):
+        await store.load()
+        if file == "renames.json":
+            await alter(store, "RENAME COLUMN gone TO here", {"gone": "here"})
+        else:
+            await alter(store, "DROP COLUMN gone", number=1)
+    [notes] = tmp_path.rglob(file)
+    notes.write_bytes(text.encode("latin-1"))
+    async with opened(tmp_path) as (_, store):
+        with pytest.raises(Corrupt, match=file):
+            await store.load()
 
 
 async def test_a_rename_that_was_cut_before_the_definition_changed_is_done_again(
