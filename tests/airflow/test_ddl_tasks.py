@@ -12,7 +12,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from engine.config.model import ZooKeeper
-from engine.ddl.outcome import HostOutcome, HostState
+from engine.ddl.outcome import EntryStatus, HostOutcome, HostState
 from engine.names import HostId
 from tests.airflow.dag_run import events
 from tests.airflow.migration_support import PATIENT_S
@@ -452,20 +452,33 @@ def test_an_entry_that_was_removed_ends_the_wait_as_gone(hosts: Any, zookeeper: 
         sensor(submission).execute(context(TaskInstance("wait")))
 
 
-def test_cancelling_the_trigger_leaves_the_statement_in_the_queue(hosts: Any) -> None:
+def test_cancelling_the_trigger_leaves_the_statement_in_the_queue(
+    hosts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hosts.away.add("node03")
-    trigger = deferred(submit()).trigger
+    submission = submit()
+    trigger = deferred(submission).trigger
 
     async def main() -> None:
+        looked = asyncio.Event()
+
+        async def seen(_: EntryStatus) -> None:
+            looked.set()
+
+        monkeypatch.setattr(trigger, "seen", seen)
         waiting = asyncio.create_task(events(trigger))
-        await asyncio.sleep(0.2)
+        await asyncio.wait_for(looked.wait(), 120)
         waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
         await trigger.cleanup()
         await trigger.on_kill()
 
     asyncio.run(main())
-    assert len(hosts.entries()) == 1
+    assert hosts.entries() == [submission["entry"]]
+    hosts.away.clear()
+    result = sensor(submission).execute(context(TaskInstance("wait")))
+    assert {host["state"] for host in result["hosts"]} == {"done"}
 
 
 # --- judging ------------------------------------------------------------------------------------------------
