@@ -128,15 +128,12 @@ async def test_a_reader_that_stops_reading_stops_the_query_and_frees_its_thread(
         "SELECT * FROM system.numbers", scope=Scope(query_id="endless")
     ) as stream:
         assert await stream.read()
-    for _ in range(100):
-        running = await pool.query(
-            "SELECT count() FROM system.processes WHERE query LIKE '%system.numbers%'"
-            " AND query NOT LIKE '%processes%'"
-        )
-        if running.text == "0\n":
-            break
-        await asyncio.sleep(0.05)
-    assert running.text == "0\n"
+    running = (
+        "SELECT count() FROM system.processes WHERE query LIKE '%system.numbers%'"
+        " AND query NOT LIKE '%processes%'"
+    )
+    while (await pool.query(running)).text != "0\n":
+        await asyncio.sleep(0.01)
 
 
 async def test_a_session_that_is_closed_right_behind_its_reader_still_stops_the_query(pool: ChdbPool) -> None:

@@ -71,15 +71,16 @@ async def test_a_chdb_that_dies_is_told_from_a_statement_that_fails() -> None:
     async with ScratchChdb() as scratch:
         assert scratch._process is not None
         slow = asyncio.create_task(scratch.execute("SELECT sleep(3)"))
-        asyncio.get_running_loop().call_later(0.2, scratch._process.kill)
+        await asyncio.sleep(0)  # the statement is sent
+        scratch._process.kill()
         with pytest.raises(ReplyLost):
             await slow
 
 
 async def test_nobody_gets_the_answer_of_a_question_that_was_given_up() -> None:
     async with ScratchChdb() as scratch:
-        slow = asyncio.create_task(scratch.query("SELECT sleep(1), 'old'"))
-        await asyncio.sleep(0.2)
+        slow = asyncio.create_task(scratch.query("SELECT sleep(3), 'old'"))
+        await asyncio.sleep(0)  # the statement is sent
         slow.cancel()
         with pytest.raises(asyncio.CancelledError):
             await slow
