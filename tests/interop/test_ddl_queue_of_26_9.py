@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import re
@@ -220,25 +221,28 @@ def test_entries_of_every_version_are_understood_both_ways(shared: Shared, versi
 
 @pytest.mark.parametrize("mode", MODES)
 def test_both_answer_alike_in_every_mode_of_output(shared: Shared, mode: str) -> None:
-    shared.pair.n2.query("CREATE TABLE d.there (a Int8) ENGINE = Memory")
     cases = (
         ("CREATE TABLE d.new{n} ON CLUSTER two (a Int8) ENGINE = Memory", "60"),
         ("CREATE TABLE d.there{n} ON CLUSTER mixed (a Int8) ENGINE = Memory", "60"),
         ("CREATE TABLE d.gone{n} ON CLUSTER gone (a Int8) ENGINE = Memory", "2"),
         ("CREATE TABLE d.later{n} ON CLUSTER two (a Int8) ENGINE = Memory", "0"),
     )
-    for sql, timeout in cases:
+    numbers = itertools.count()
+
+    def differing(sql: str, timeout: str) -> list[tuple[int, list[str]]]:
+        """Each of both makes a table of its own, which is there for `there`."""
         changed = {"distributed_ddl_output_mode": mode, "distributed_ddl_task_timeout": timeout}
+        shared.real.set(changed)
         answers = []
-        for n in range(2):
-            shared.pair.n2.query(f"CREATE TABLE IF NOT EXISTS d.there{n} (a Int8) ENGINE = Memory")
-            whole = sql.format(n=n) + " FORMAT TabSeparatedWithNamesAndTypes"
-            if n:
-                answers.append(on_node(shared.pair.n1, whole, **changed))
-            else:
-                shared.real.set(changed)
-                answers.append(shared.real.run(whole))
-        assert _alike(answers[0]) == _alike(answers[1])
+        for ask in (shared.real.run, partial(on_node, shared.pair.n1, **changed)):
+            n = next(numbers)
+            shared.pair.n2.query(f"CREATE TABLE d.there{n} (a Int8) ENGINE = Memory")
+            answers.append(_alike(ask(sql.format(n=n) + " FORMAT TabSeparatedWithNamesAndTypes")))
+        return answers if answers[0] != answers[1] else []
+
+    for sql, timeout in cases:
+        # A host that was too slow for a short timeout once is quicker the next time.
+        eventually(partial(differing, sql, timeout), [], within_s=60)
 
 
 def _alike(answer: tuple[int, str]) -> tuple[int, list[str]]:
@@ -247,7 +251,7 @@ def _alike(answer: tuple[int, str]) -> tuple[int, list[str]]:
     for pattern, constant in (
         (r"query-\d+", "query-N"),
         (r"waiting for [\d.]+", "waiting for S"),
-        (r"(there|gone)\d", "\\1"),
+        (r"(there|gone)\d+", "\\1"),
         (r" \(version [\d.]+\)", ""),
         (r", \d are inactive", ""),
         (r"\t\d+\t\d+$", ""),
