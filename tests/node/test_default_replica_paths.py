@@ -195,7 +195,7 @@ def test_the_servers_own_default_path_and_name(tmp_path: Path) -> None:
         asked = HttpProbe({"n1": nodes["n1"].url}).configuration(HostId("n1", 9000), "all")
         its = asyncio.run(asked)
         assert its is not None
-        assert (its.macros, its.default_macros) == (
-            {"shard", "replica"},
-            {"uuid", "database", "table", "shard", "replica"},
+        assert (its.macros, its.default_place) == (
+            {"shard": "01", "replica": "n1"},
+            ("/own/{uuid}/{database}.{table}/s{shard}", "r-{replica}"),
         )
