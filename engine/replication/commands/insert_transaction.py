@@ -140,9 +140,10 @@ class InsertTransaction:
     async def run(self) -> Sequence[PartName]:
         """The names of the parts, committed and published. Raises StartOver or SqlError."""
         async with AsyncExitStack() as stack:
-            for name in self._names:
-                await stack.enter_async_context(self._ctx.in_flight.hold(name))
             try:
+                for name in self._names:
+                    self._refuse_taken(name)
+                    await stack.enter_async_context(self._ctx.in_flight.hold(name))
                 await self._commit()
             except BaseException:  # also a cancellation: see `_leave`
                 await self._leave()
@@ -151,6 +152,11 @@ class InsertTransaction:
                 lock.used()
             await self._publish()
         return self._names
+
+    def _refuse_taken(self, name: PartName) -> None:
+        """Two parts of one name are of two tables: the replica was restored when one had its number."""
+        if name in self._ctx.in_flight:
+            raise StartOver(f"Part {name} of another table in Keeper is in flight")
 
     async def _commit(self) -> None:
         keeper = self._locks[0].keeper
