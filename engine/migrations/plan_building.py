@@ -157,7 +157,10 @@ def _configured_otherwise(
                     f"macro '{macro}', which {enumerated(host.readable for host in hosts)} "
                     f"{'do' if len(hosts) > 1 else 'does'} not have: it will be refused there (139)."
                 )
-            for table in qualified(parse_statement(statement.sql), statement, request)[:1] if sent else ():
+            parsed = parse_statement(statement.sql)
+            if not sent or surroundings.cluster_of(statement, parsed) != cluster.name:
+                continue  # nothing is made, or on another cluster, which has shards of its own
+            for table in qualified(parsed, statement, request)[:1]:
                 for cause, clause in misplaced_replicas(statement, table, ours, facts.configurations):
                     place = f"{item.migration.version}.{item.script.direction} statement {statement.index}"
                     misplaced[cause].append(f"By their macros, {clause}: {place}")

@@ -194,6 +194,8 @@ def test_macros_that_put_replicas_elsewhere_than_the_cluster_says_are_noted_once
         "1_a.up.sql": f"CREATE TABLE s.t (x Int8) ENGINE = {engine} ORDER BY x;"
         "CREATE TABLE s.d (x Int8) ENGINE = ReplicatedMergeTree ORDER BY x",
         "2_b.up.sql": "CREATE TABLE s.u (x Int8) ENGINE = ReplicatedMergeTree('/t/u', '{host}') ORDER BY x",
+        "3_c.up.sql": f"-- oncluster: cluster=one_shard\n"
+        f"CREATE TABLE s.o (x Int8) ENGINE = {engine} ORDER BY x",
     }
     hosts = [HostId(f"node0{n}", 9000) for n in range(1, 5)]
     ours = {1: (hosts[0], hosts[1]), 2: (hosts[2], hosts[3])}
@@ -217,6 +219,8 @@ def test_macros_that_put_replicas_elsewhere_than_the_cluster_says_are_noted_once
 
     async def scenario(world: World) -> None:
         await world.start()
+        one_shard = Cluster("one_shard", (Shard(1, tuple(Replica(host.host, host.port) for host in hosts)),))
+        world.topology = Topology({**world.topology.clusters, "one_shard": one_shard})
         runner = await world.runner()
 
         async def note(**differing: Mapping[str, str]) -> str:
