@@ -43,6 +43,7 @@ def run(title: str, command: list[str]) -> bool:
     started = time.monotonic()
     live = sys.stderr.isatty()
     environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONDONTWRITEBYTECODE", "VIRTUAL_ENV")}
+    environment.setdefault("UV_SYSTEM_CERTS", "1")  # a company's proxy is known to the system, as pip asks it
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, cwd=ROOT
